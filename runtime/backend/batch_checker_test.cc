@@ -1,7 +1,7 @@
 #include "runtime/backend/batch_checker.h"
 
-#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -157,21 +157,78 @@ TEST_F(WindowBatchCheckerTest, SaysWhatIsWrongWithAList) {
   EXPECT_THAT(Check({seq}), HasSubstr("window blocks, of which this backend has none"));
 }
 
-TEST_F(BatchCheckerTest, LimitsTheForbiddenIds) {
+TEST_F(BatchCheckerTest, TakesMasksThatAllowAToken) {
+  const std::vector<uint32_t> beyond = {~0u << 10};
+  const std::vector<uint32_t> one = {beyond[0] | 8};
+  StepSequence seq = Sequence(0);
+  seq.mask = {one};
+  EXPECT_EQ(Check({seq}), "");
+  seq.mask = {beyond};
+  EXPECT_THAT(Check({seq}), HasSubstr("slot 0: a mask that allows no token"));
   ModelSpec spec = Spec();
-  spec.vocab = 1000;
-  for (const int count : {kMaxForbidden, kMaxForbidden + 1}) {
-    std::vector<int32_t> forbidden(count);
-    std::iota(forbidden.begin(), forbidden.end(), 500);
-    const std::vector<uint32_t> words = AllBut(forbidden, spec.vocab);
-    StepBatch batch;
-    batch.seqs = {Sequence(0)};
-    batch.seqs[0].mask = {words};
-    const absl::Status status = BatchChecker(Info(), spec).Check(batch);
-    const char* const what = count == kMaxForbidden ? "" : "129 forbidden ids";
-    EXPECT_EQ(status.ok(), count == kMaxForbidden);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  spec.vocab = 64;
+  const std::vector<uint32_t> none = {0, 0};
+  const std::vector<uint32_t> last = {0, 1u << 31};
+  StepBatch batch;
+  batch.seqs = {Sequence(0)};
+  batch.seqs[0].mask = {last};
+  EXPECT_TRUE(BatchChecker(Info(), spec).Check(batch).ok());
+  batch.seqs[0].mask = {none};
+  EXPECT_FALSE(BatchChecker(Info(), spec).Check(batch).ok());
+}
+
+class LateMaskBatchCheckerTest : public BatchCheckerTest {
+ protected:
+  LateMaskBatchCheckerTest() : late_(LateInfo(), Spec()) {}
+
+  static BackendInfo LateInfo() {
+    BackendInfo info = Info();
+    info.late_masks = true;
+    return info;
   }
+  absl::Status Launch(std::vector<StepSequence> seqs) {
+    StepBatch batch;
+    batch.seqs = std::move(seqs);
+    return late_.Check(batch);
+  }
+  StepSequence Following(int slot) const {
+    StepSequence seq = Sequence(slot);
+    seq.mask_follows = true;
+    return seq;
+  }
+  std::string Give(const std::vector<TokenMask>& masks) {
+    return std::string(late_.CheckMasks(masks).message());
+  }
+
+  const std::vector<uint32_t> words_ = {~0u << 10 | 3};
+  BatchChecker late_;
+};
+
+TEST_F(LateMaskBatchCheckerTest, AwaitsAMaskForEachPartThatSaysSo) {
+  EXPECT_THAT(Give({{}}), HasSubstr("none is awaited"));
+  ASSERT_TRUE(Launch({Following(0), Following(1)}).ok());
+  EXPECT_EQ(late_.masks_awaited(), 2);
+  EXPECT_EQ(Launch({Sequence(0)}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Give({{}}), "1 masks were given and 2 are awaited");
+  const std::vector<uint32_t> none = {~0u << 10};
+  const std::vector<uint32_t> two_words = {~0u, ~0u};
+  EXPECT_EQ(Give({{words_}, {none}}), "mask 1: a mask that allows no token");
+  EXPECT_EQ(Give({{two_words}, {}}), "mask 0: a mask of another vocabulary than 10 tokens");
+  EXPECT_EQ(Give({{words_}, {}}), "");
+  EXPECT_EQ(late_.masks_awaited(), 0);
+  EXPECT_THAT(Give({{}}), HasSubstr("none is awaited"));
+  EXPECT_TRUE(Launch({Sequence(0)}).ok());
+}
+
+TEST_F(LateMaskBatchCheckerTest, SaysWhatIsWrongWithAPart) {
+  EXPECT_THAT(Check({Following(0)}), HasSubstr("a mask that follows, which this backend does not"));
+  StepSequence seq = Following(0);
+  seq.sample = false;
+  EXPECT_THAT(std::string(Launch({seq}).message()), HasSubstr("nothing is drawn"));
+  seq = Following(0);
+  seq.mask = {words_};
+  EXPECT_THAT(std::string(Launch({seq}).message()), HasSubstr("and another follows"));
+  EXPECT_EQ(late_.masks_awaited(), 0) << "these steps were not launched";
 }
 
 TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {

@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -174,6 +176,183 @@ TYPED_TEST_P(BackendConformanceTest, DrawsNoTokenThatTheMaskForbids) {
   }
 }
 
+// A mask may allow few tokens or many, and log-probabilities may be those among them.
+TYPED_TEST_P(BackendConformanceTest, DrawsAmongTheTokensThatTheMaskAllows) {
+  std::mt19937 random(3);
+  const auto prompt = TestTokens(12);
+  const auto blocks = BlockRange(0, 1);
+  for (const int allowed : {1, 2, 3, 40, this->vocab() / 2, this->vocab() - 1}) {
+    for (const bool greedy : {true, false}) {
+      std::vector<int32_t> ids(this->vocab());
+      std::iota(ids.begin(), ids.end(), 0);
+      std::ranges::shuffle(ids, random);
+      const auto words = AllBut(std::span(ids).subspan(allowed), this->vocab());
+      SamplingParams params = greedy ? Greedy() : SamplingParams();
+      params.seed = allowed;
+      params.logprobs = 5;
+      params.masked_logprobs = true;
+      StepSequence seq = StartSequence(1, prompt, blocks, params);
+      seq.sample = true;
+      seq.mask = {words};
+      LogitsTap tap;
+      const auto samples = this->Draw({seq}, &tap);
+      ASSERT_EQ(samples.size(), 1u);
+      EXPECT_TRUE(seq.mask.Allows(samples[0].token)) << allowed;
+      if constexpr (TypeParam::kHasLogits) {
+        Sampler sampler;
+        const SampledToken expected = sampler.Sample(std::span(tap.logits()).last(this->vocab()),
+                                                     params, {}, seq.mask, prompt.size());
+        ASSERT_EQ(samples[0].token, expected.token) << allowed;
+        EXPECT_NEAR(samples[0].logprob, expected.logprob,
+                    TypeParam::kLogprobError * std::max(1.0f, std::abs(expected.logprob)));
+        ASSERT_EQ(samples[0].top.size(), expected.top.size()) << allowed;
+        for (size_t i = 0; i < expected.top.size(); ++i) {
+          EXPECT_EQ(samples[0].top[i].token, expected.top[i].token) << allowed;
+        }
+      }
+    }
+  }
+}
+
+// A random mask of the vocabulary, for the step `step` of a test.
+inline std::vector<uint32_t> MaskOfStep(int step, int vocab) {
+  std::mt19937 random(step);
+  std::vector<int32_t> forbidden;
+  for (int32_t token = 0; token < vocab; ++token) {
+    if (random() % 16 != 0) forbidden.push_back(token);
+  }
+  return AllBut(forbidden, vocab);
+}
+
+// As many steps are in flight as may be. A part whose mask follows draws what it draws with the
+// mask in the batch, beside parts of other kinds.
+TYPED_TEST_P(BackendConformanceTest, AMaskThatFollowsIsAsGoodAsOneInTheBatch) {
+  Backend& backend = *this->backend_;
+  if (!backend.info().late_masks) return;
+  constexpr int kSteps = 12;
+  const auto prompt = TestTokens(10);
+  const int vocab = this->vocab();
+  std::vector<std::vector<int32_t>> blocks;
+  for (int slot = 0; slot < 4; ++slot) blocks.push_back(BlockRange(2 * slot, 2));
+  SamplingParams params;
+  params.logprobs = 3;
+  params.frequency_penalty = 0.5f;
+  params.masked_logprobs = true;
+  // Slot 0 has its masks in the batch, slots 1 and 3 get them late, slot 2 has none.
+  const auto launch = [&](int step) {
+    static const std::vector<int32_t> follow = {kPreviousSample};
+    const auto words = MaskOfStep(step, vocab);
+    std::vector<StepSequence> seqs;
+    for (int slot = 0; slot < 4; ++slot) {
+      StepSequence seq = step == 0 ? StartSequence(slot, prompt, blocks[slot], params)
+                                   : ContinueSequence(slot, 9 + step, follow, blocks[slot]);
+      seq.sample = true;
+      seq.mask_follows = slot % 2 == 1;
+      if (slot == 0) seq.mask = {words};
+      seqs.push_back(seq);
+    }
+    ASSERT_TRUE(this->Launch(std::move(seqs)).ok());
+    const auto other = MaskOfStep(1000 + step, vocab);
+    ASSERT_TRUE(backend.GiveMasks(std::vector<TokenMask>{{words}, {other}}).ok());
+  };
+  std::vector<std::vector<int32_t>> drawn(4);
+  const auto wait = [&](int step) {
+    const auto result = backend.Wait();
+    ASSERT_TRUE(result.ok()) << result.status();
+    const std::vector<SampledToken> samples = SamplesOf(*result);
+    ASSERT_EQ(samples.size(), 4u);
+    EXPECT_EQ(samples[1].token, samples[0].token) << step;
+    EXPECT_EQ(samples[1].logprob, samples[0].logprob) << step;
+    EXPECT_TRUE(TokenMask{MaskOfStep(1000 + step, vocab)}.Allows(samples[3].token)) << step;
+  };
+  const int depth = backend.info().max_in_flight;
+  for (int step = 0; step < kSteps; ++step) {
+    ASSERT_NO_FATAL_FAILURE(launch(step));
+    if (step + 1 >= depth) {
+      ASSERT_NO_FATAL_FAILURE(wait(step + 1 - depth));
+    }
+  }
+  for (int step = kSteps + 1 - depth; step < kSteps; ++step) {
+    ASSERT_NO_FATAL_FAILURE(wait(step));
+  }
+}
+
+// The masks of a step may also come after the step before was waited for.
+TYPED_TEST_P(BackendConformanceTest, MasksFollowTheirStepAndNoOther) {
+  Backend& backend = *this->backend_;
+  const auto prompt = TestTokens(10);
+  const auto blocks = BlockRange(0, 2);
+  StepSequence seq = StartSequence(0, prompt, blocks);
+  seq.sample = true;
+  const auto words = MaskOfStep(1, this->vocab());
+  const std::vector<TokenMask> mask = {{words}};
+  EXPECT_FALSE(backend.GiveMasks(mask).ok()) << "no step awaits it";
+  seq.mask_follows = true;
+  if (!backend.info().late_masks) {
+    EXPECT_EQ(this->Launch({seq}).code(), absl::StatusCode::kInvalidArgument);
+    return;
+  }
+  StepSequence first = seq;
+  first.mask_follows = false;
+  first.mask = mask[0];
+  const int32_t expected = this->Draw({first}).at(0).token;
+
+  if (backend.info().max_in_flight > 1) {
+    const auto others = BlockRange(2, 2);
+    ASSERT_TRUE(this->Launch({StartSequence(1, prompt, others)}).ok());
+  }
+  ASSERT_TRUE(this->Launch({seq}).ok());
+  if (backend.info().max_in_flight > 1) {
+    EXPECT_TRUE(backend.Wait().ok());
+  }
+  EXPECT_EQ(backend.Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(this->Launch({first}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(backend.GiveMasks(std::vector<TokenMask>(2)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(backend.GiveMasks(mask).ok());
+  const auto result = backend.Wait();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(SamplesOf(*result).at(0).token, expected);
+}
+
+// A sequence that is given known tokens while a draw of it is in flight starts again, so that they
+// are counted and the draw is not.
+TYPED_TEST_P(BackendConformanceTest, ASequenceStartsAgainWhileAStepOfItIsInFlight) {
+  Backend& backend = *this->backend_;
+  SamplingParams params = Greedy();
+  params.presence_penalty = 2.0f;
+  params.repetition_penalty = 1.5f;
+  const auto prompt = TestTokens(10);
+  std::vector<int32_t> whole = prompt;
+  for (const int32_t token : TestTokens(5, 9)) whole.push_back(token);
+  const auto blocks = BlockRange(0, 2);
+  const auto other_blocks = BlockRange(2, 2);
+  StepSequence fresh = StartSequence(1, whole, other_blocks, params);
+  fresh.start_prompt_tokens = 10;
+  fresh.sample = true;
+  const int32_t expected = this->Draw({fresh}).at(0).token;
+
+  StepSequence first = StartSequence(0, prompt, blocks, params);
+  first.sample = true;
+  ASSERT_TRUE(this->Launch({first}).ok());
+  const bool deep = backend.info().max_in_flight > 1;
+  if (!deep) {
+    ASSERT_TRUE(backend.Wait().ok());
+  }
+  StepSequence again = StartSequence(0, whole, blocks, params);
+  again.start_prompt_tokens = 10;
+  again.tokens = again.tokens.subspan(10);
+  again.start_position = 10;
+  again.sample = true;
+  ASSERT_TRUE(this->Launch({again}).ok());
+  if (deep) {
+    ASSERT_TRUE(backend.Wait().ok());
+  }
+  const auto result = backend.Wait();
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(SamplesOf(*result).at(0).token, expected);
+}
+
 TYPED_TEST_P(BackendConformanceTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
   SamplingParams params = Greedy();
   params.presence_penalty = 2.0f;
@@ -303,6 +482,10 @@ TYPED_TEST_P(BackendConformanceTest, NoMoreStepsAreInFlightThanItSays) {
 REGISTER_TYPED_TEST_SUITE_P(BackendConformanceTest, ResultsComeInTheOrderOfTheBatch,
                             ThePreviousSampleIsAsGoodAsItsToken,
                             DrawsWithTheSlotsParametersAndCounts, DrawsNoTokenThatTheMaskForbids,
+                            DrawsAmongTheTokensThatTheMaskAllows,
+                            AMaskThatFollowsIsAsGoodAsOneInTheBatch,
+                            MasksFollowTheirStepAndNoOther,
+                            ASequenceStartsAgainWhileAStepOfItIsInFlight,
                             ANewSequenceFindsNothingOfTheOldOneInItsSlot,
                             RefusesStepsThatCannotBeMeant,
                             AWindowBlockIsNotReadOnceItHasLeftTheWindow,

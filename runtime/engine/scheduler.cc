@@ -131,7 +131,7 @@ std::optional<MinTokens> Scheduler::MinTokensOf(const StopConditions& stop) cons
                                        TokenMask{not_suppressed_});
 }
 
-void Scheduler::OnConstraintReady(std::string_view id, absl::Time now) {
+void Scheduler::OnConstraintReady(const std::string& id, absl::Time now) {
   const auto found = live_.find(id);
   if (found == live_.end()) return;
   LiveRequest& live = *found->second;

@@ -98,7 +98,7 @@ class Scheduler {
 
   // The constraint of a request is ready, or its preparation failed. Does nothing if the request is
   // not live or does not wait for that.
-  void OnConstraintReady(std::string_view id, absl::Time now);
+  void OnConstraintReady(const std::string& id, absl::Time now);
 
   // Ends the requests whose deadline has passed, then fills `batch` with the next step. False if
   // there is nothing to compute before a step in flight is committed, a constraint is ready, or

@@ -776,6 +776,57 @@ TEST(SamplerTest, LogprobsAreOfTheModelsOwnDistribution) {
   EXPECT_TRUE(Sampler().Sample(logits, params, {}, {}, 9).top.empty());
 }
 
+TEST(SamplerTest, MaskedLogprobsAreOfTheAllowedTokensAlone) {
+  const std::vector<float> logits = RandomLogits(300, 2, 5);
+  std::vector<int32_t> forbidden;
+  for (int32_t token = 0; token < 300; ++token) {
+    if (token % 50 != 7) forbidden.push_back(token);
+  }
+  const std::vector<uint32_t> words = MaskFor(logits, forbidden);
+  SamplingParams params;
+  params.temperature = 0.7f;
+  params.top_k = 4;
+  params.presence_penalty = 1.5f;
+  params.logit_bias = {{57, 3.0f}};
+  params.logprobs = 20;
+  const TokenCounts counts = {{107, 2}};
+  params.masked_logprobs = true;
+  Sampler sampler;
+  const SampledToken masked = sampler.Sample(logits, params, counts, {words}, 9);
+  double sum = 0;
+  for (int32_t token = 7; token < 300; token += 50) sum += std::exp(double{logits[token]});
+  const auto logprob = [&](int32_t token) { return logits[token] - std::log(sum); };
+  ASSERT_EQ(masked.top.size(), 6u) << "the others have no probability";
+  for (size_t i = 0; i < masked.top.size(); ++i) {
+    EXPECT_EQ(masked.top[i].token % 50, 7);
+    EXPECT_NEAR(masked.top[i].logprob, logprob(masked.top[i].token), 1e-5);
+    if (i > 0) {
+      EXPECT_LE(masked.top[i].logprob, masked.top[i - 1].logprob);
+    }
+  }
+  EXPECT_NEAR(masked.logprob, logprob(masked.token), 1e-5);
+
+  // The draw is the same.
+  params.masked_logprobs = false;
+  const SampledToken plain = sampler.Sample(logits, params, counts, {words}, 9);
+  EXPECT_EQ(plain.token, masked.token);
+  EXPECT_LT(plain.logprob, masked.logprob);
+  // Without a mask every token is allowed.
+  params.masked_logprobs = true;
+  const SampledToken all = sampler.Sample(logits, params, counts, {}, 9);
+  params.masked_logprobs = false;
+  EXPECT_EQ(all.logprob, sampler.Sample(logits, params, counts, {}, 9).logprob);
+  // A token alone is certain.
+  params.masked_logprobs = true;
+  forbidden.clear();
+  for (int32_t token = 1; token < 300; ++token) forbidden.push_back(token);
+  const std::vector<uint32_t> first = MaskFor(logits, forbidden);
+  const SampledToken certain = sampler.Sample(logits, params, counts, {first}, 9);
+  EXPECT_EQ(certain.token, 0);
+  EXPECT_EQ(certain.logprob, 0);
+  ASSERT_EQ(certain.top.size(), 1u);
+}
+
 TEST(SamplerTest, ScoresATokenAsIfItHadBeenDrawn) {
   const std::vector<float> logits = RandomLogits(3000, 2, 4);
   SamplingParams params;
