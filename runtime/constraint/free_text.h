@@ -15,7 +15,7 @@ namespace orcd {
 // A part of a text: plain text, or a control token that is written in it.
 struct TextPiece {
   // Empty for a control token.
-  std::string text;
+  std::string text = {};
   // -1 for plain text.
   int32_t token = -1;
 };

@@ -270,8 +270,9 @@ class SchemaWalk {
   }
 
   std::string At(const Place& place, std::string_view keyword, std::string_view what) const {
-    const std::string pointer = PointerTo(place, keyword);
-    return (pointer.empty() ? "the schema" : pointer).append(": ").append(what);
+    std::string pointer = PointerTo(place, keyword);
+    if (pointer.empty()) pointer = "the schema";
+    return pointer.append(": ").append(what);
   }
   absl::Status Invalid(const Place& place, std::string_view keyword, std::string_view what) const {
     return InvalidRule(field_, At(place, keyword, what));

@@ -14,6 +14,7 @@
 #include "runtime/constraint/json_schema.h"
 #include "runtime/constraint/lark_text.h"
 #include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/spec_key.h"
 #include "runtime/constraint/tag_rules.h"
 
 namespace orcd {
@@ -29,32 +30,6 @@ struct Overloaded : Ts... {
 };
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
-
-size_t Bytes(const ConstraintSpec& spec) {
-  const size_t start = std::visit(Overloaded{[](const StartAfterString& s) { return s.text.size(); },
-                                             [](const auto&) { return size_t{0}; }},
-                                  spec.start);
-  const size_t rule = std::visit(
-      Overloaded{[](const JsonSchemaRule& rule) { return rule.schema.size(); },
-                 [](const JsonObjectRule&) { return size_t{0}; },
-                 [](const RegexRule& rule) { return rule.expression.size(); },
-                 [](const GrammarRule& rule) { return rule.grammar.size(); },
-                 [](const ChoiceRule& rule) {
-                   size_t bytes = 0;
-                   for (const std::string& choice : rule.choices) bytes += choice.size();
-                   return bytes;
-                 },
-                 [](const StructuralTagRule& rule) {
-                   size_t bytes = 0;
-                   for (const auto& tag : rule.tags) {
-                     bytes += tag.begin.size() + tag.schema.size() + tag.end.size();
-                   }
-                   for (const std::string& trigger : rule.triggers) bytes += trigger.size();
-                   return bytes;
-                 }},
-      spec.rule);
-  return start + rule;
-}
 
 bool IsUtf8(std::string_view text) { return FindInvalidUtf8(text) == text.size(); }
 
@@ -223,7 +198,7 @@ std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_v
 }  // namespace
 
 absl::Status CheckRule(const ConstraintSpec& spec, const ConstraintLimits& limits) {
-  if (const size_t bytes = Bytes(spec); bytes > limits.max_bytes) {
+  if (const size_t bytes = TextBytes(spec); bytes > limits.max_bytes) {
     return RuleTooLarge(spec.field, "has " + std::to_string(bytes) + " bytes; at most " +
                                         std::to_string(limits.max_bytes) + " are accepted");
   }
@@ -275,8 +250,8 @@ absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer&
 }
 
 absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_error) {
-  for (const std::string_view text : {"nsatisfiable", "no value", "is empty"}) {
-    if (Says(library_error, text)) return UnsatisfiableRule(spec.field, library_error);
+  if (Says(library_error, "nsatisfiable") || Says(library_error, "is empty")) {
+    return UnsatisfiableRule(spec.field, library_error);
   }
   for (const std::string_view text :
        {"too big", "too large", "too complex", "too deeply", "too many", "exceed", "limit",

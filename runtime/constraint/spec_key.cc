@@ -41,7 +41,8 @@ std::string KeyOf(const ConstraintSpec& spec) {
   }
   // Tags and triggers are both lists of texts.
   if (const auto* tags = std::get_if<StructuralTagRule>(&spec.rule)) {
-    absl::StrAppend(&key, tags->tags.size(), " ");
+    absl::StrAppend(&key, tags->tags.size(), " ", static_cast<int>(tags->at_least_one),
+                    static_cast<int>(tags->stop_after_first), " ");
   }
   ForEachText(spec,
               [&](const std::string& text) { absl::StrAppend(&key, text.size(), ":", text); });

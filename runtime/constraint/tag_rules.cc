@@ -31,7 +31,7 @@ std::vector<std::string_view> FirstTriggers(const StructuralTagRule& rule) {
   return first;
 }
 
-std::string Quoted(std::string_view text) { return "\"" + std::string(text) + "\""; }
+std::string InQuotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
 
 // The pieces of `begin` before and after the end of the trigger that it begins with.
 struct SplitBegin {
@@ -80,21 +80,21 @@ absl::Status CheckTags(const StructuralTagRule& rule, const std::string& field) 
     if (trigger.empty()) return InvalidRule(field, "a trigger is empty");
     for (const std::string_view other : triggers) {
       if (other != trigger && trigger.find(other) != std::string_view::npos) {
-        return InvalidRule(field, "the trigger " + Quoted(trigger) + " has another one in it, " +
-                                      Quoted(other));
+        return InvalidRule(field, "the trigger " + InQuotes(trigger) + " has another one in it, " +
+                                      InQuotes(other));
       }
     }
     if (std::ranges::none_of(rule.tags, [&](const StructuralTagRule::Tag& tag) {
           return tag.begin.starts_with(trigger);
         })) {
-      return InvalidRule(field, "no tag begins with the trigger " + Quoted(trigger));
+      return InvalidRule(field, "no tag begins with the trigger " + InQuotes(trigger));
     }
   }
   for (const StructuralTagRule::Tag& tag : rule.tags) {
     if (std::ranges::none_of(triggers, [&](std::string_view trigger) {
           return std::string_view(tag.begin).starts_with(trigger);
         })) {
-      return InvalidRule(field, "the tag " + Quoted(tag.begin) + " begins with no trigger");
+      return InvalidRule(field, "the tag " + InQuotes(tag.begin) + " begins with no trigger");
     }
   }
   return absl::OkStatus();
@@ -119,7 +119,7 @@ absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::stri
       SplitBegin split = Split(tag.begin, triggers[i], tokenizer);
       if (!split.valid) {
         return UnsupportedRule(
-            field, "the trigger " + Quoted(triggers[i]) + " ends within a special token");
+            field, "the trigger " + InQuotes(triggers[i]) + " ends within a special token");
       }
       const std::vector<TextPiece> end = SplitControlTokens(tag.end, tokenizer);
       AppendOption(LarkPieces(split.rest), bodies);
@@ -129,7 +129,7 @@ absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::stri
     }
     const bool is_token = trigger.front().token >= 0;
     if (!is_token && trigger.size() > 1) {
-      return UnsupportedRule(field, "the trigger " + Quoted(triggers[i]) +
+      return UnsupportedRule(field, "the trigger " + InQuotes(triggers[i]) +
                                         " has a special token behind its begin");
     }
     const std::string number = std::to_string(i);

@@ -1,0 +1,194 @@
+#include "runtime/constraint/json_schema.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/base/error.h"
+
+namespace orcd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::Status Check(const std::string& schema) { return CheckSchema(schema, "f", 16); }
+
+// The schema without the library's option that SchemaForLibrary puts first.
+std::string Changed(const std::string& schema) {
+  EXPECT_TRUE(Check(schema).ok()) << Check(schema);
+  std::string text = SchemaForLibrary(schema);
+  const std::string option = R"("x-guidance":{"json_allowed_escapes":"nrbtf\\\""})";
+  const size_t at = text.find(option);
+  EXPECT_EQ(at, 1u) << text;
+  text.erase(1, option.size());
+  if (text[1] == ',') text.erase(1, 1);
+  return text;
+}
+
+struct Refused {
+  const char* schema;
+  const char* reason;
+  const char* message;
+};
+
+TEST(JsonSchemaTest, RefusesByPointer) {
+  const Refused cases[] = {
+      {R"({"not":{}})", "CONSTRAINT_UNSUPPORTED", "f: /not: "},
+      {R"({"properties":{"a/b~":{"uniqueItems":true}}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /properties/a~1b~0/uniqueItems: "},
+      {R"({"anyOf":[{},{"items":{"contains":{}}}]})", "CONSTRAINT_UNSUPPORTED",
+       "f: /anyOf/1/items/contains: "},
+      {R"({"items":[{},{"propertyNames":{"pattern":"a"}}]})", "CONSTRAINT_UNSUPPORTED",
+       "f: /items/1/propertyNames: "},
+      {R"({"if":{},"then":{}})", "CONSTRAINT_UNSUPPORTED", "f: /if: "},
+      {R"({"dependentRequired":{"a":["b"]}})", "CONSTRAINT_UNSUPPORTED", "f: /dependentRequired: "},
+      {R"({"dependencies":{"a":["b"]}})", "CONSTRAINT_UNSUPPORTED", "f: /dependencies: "},
+      {R"({"additionalProperties":{"unevaluatedProperties":false}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /additionalProperties/unevaluatedProperties: "},
+      {R"({"x-guidance":{"lenient":true}})", "CONSTRAINT_UNSUPPORTED", "f: /x-guidance: "},
+      {R"({"$ref":"http://example.com/a"})", "CONSTRAINT_UNSUPPORTED", "f: /$ref: "},
+      {R"({"properties":{"a":{"$id":"b"}}})", "CONSTRAINT_UNSUPPORTED", "f: /properties/a/$id: "},
+      {R"({"format":"uri-reference"})", "CONSTRAINT_UNSUPPORTED", "f: /format: "},
+      {R"({"const":9007199254740993})", "CONSTRAINT_UNSUPPORTED", "f: /const: "},
+      {R"({"enum":[1,{"a":[-9007199254740993]}]})", "CONSTRAINT_UNSUPPORTED", "f: /enum: "},
+      {R"({"minimum":9007199254740993})", "CONSTRAINT_UNSUPPORTED", "f: /minimum: "},
+      {R"({"minProperties":2})", "CONSTRAINT_UNSUPPORTED", "f: /minProperties: "},
+      {R"({"format":"date","pattern":"a","allOf":[]})", "CONSTRAINT_UNSUPPORTED", "f: /format: "},
+      // A schema that only a reference leads to.
+      {R"({"$ref":"#/components/a%20b/1","components":{"a b":[0,{"not":{}}]}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /components/a%20b/1/not: "},
+      {R"({"$ref":"#/$defs/a"})", "CONSTRAINT_INVALID", "f: /$ref: "},
+      {R"({"$ref":3})", "CONSTRAINT_INVALID", "f: /$ref: "},
+      {"3", "CONSTRAINT_INVALID", "f: the schema: "},
+      {R"({"properties":{"a":1}})", "CONSTRAINT_INVALID", "f: /properties/a: "},
+      {R"({"properties":[]})", "CONSTRAINT_INVALID", "f: /properties: "},
+      {R"({"anyOf":{}})", "CONSTRAINT_INVALID", "f: /anyOf: "},
+      {R"({"type":"text"})", "CONSTRAINT_INVALID", "f: /type: "},
+      {R"({"type":["null",1]})", "CONSTRAINT_INVALID", "f: /type: "},
+      {R"({"enum":"a"})", "CONSTRAINT_INVALID", "f: /enum: "},
+      {R"({"minItems":-1})", "CONSTRAINT_INVALID", "f: /minItems: "},
+      {R"({"minItems":1.5})", "CONSTRAINT_INVALID", "f: /minItems: "},
+      {R"({"maximum":"1"})", "CONSTRAINT_INVALID", "f: /maximum: "},
+      {R"({"minimum":true})", "CONSTRAINT_INVALID", "f: /minimum: "},
+      {R"({"multipleOf":0})", "CONSTRAINT_INVALID", "f: /multipleOf: "},
+      {R"({"pattern":1})", "CONSTRAINT_INVALID", "f: /pattern: "},
+      {R"({"a":1,"a":2})", "CONSTRAINT_INVALID", "f: has the name \"a\" twice"},
+      {R"({"multipleOf":1001})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
+      {R"({"multipleOf":0.0005})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
+      {R"({"multipleOf":1e-9})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
+      {R"({"multipleOf":999.999})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
+      {R"({"allOf":[{"multipleOf":997},{"multipleOf":991}]})", "CONSTRAINT_TOO_LARGE",
+       "f: the common multiple"},
+      {R"({"minLength":3000000000})", "CONSTRAINT_TOO_LARGE", "f: /minLength: "},
+  };
+  for (const Refused& c : cases) {
+    const absl::Status status = Check(c.schema);
+    EXPECT_EQ(GetErrorDetails(status).reason, c.reason) << c.schema;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.schema;
+    EXPECT_EQ(GetErrorDetails(status).field, "f");
+  }
+}
+
+TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
+  for (const char* schema : {
+           "true",
+           "false",
+           "{}",
+           R"({"$schema":"http://json-schema.org/draft-07/schema#","title":"a","description":"b",
+               "default":3,"examples":[{"not":1}],"$comment":"c","readOnly":true,"deprecated":true,
+               "nullable":true,"contentMediaType":"text/plain"})",
+           R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
+               "required":["not"],"additionalProperties":false,"minProperties":1})",
+           R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
+           R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
+           R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
+           R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
+           R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
+           R"({"multipleOf":0.01,"properties":{"a":{"multipleOf":1000},"b":{"multipleOf":7}}})",
+           R"({"minProperties":3,"required":["a","b"]})",
+           R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
+           R"({"exclusiveMinimum":true,"minimum":3})",
+       }) {
+    EXPECT_TRUE(Check(schema).ok()) << Check(schema);
+  }
+}
+
+TEST(JsonSchemaTest, KeepsOrderAndValues) {
+  EXPECT_EQ(Changed(R"({ "type":"object", "properties":{"z":{"const":"é\n"},"a":{"minimum":1.50}},
+                         "examples":[] })"),
+            R"({"type":"object","properties":{"z":{"const":"é\n"},"a":{"minimum":1.5}},)"
+            R"("examples":[]})");
+  EXPECT_EQ(SchemaForLibrary("true"), "true");
+  EXPECT_EQ(Changed("{}"), "{}");
+}
+
+TEST(JsonSchemaTest, AllowsUnicodeEscapesWhereTheSchemaHasControlCharacters) {
+  EXPECT_EQ(SchemaForLibrary(R"({"const":"\u0000"})"), R"({"const":"\u0000"})");
+  EXPECT_EQ(Changed(R"({"const":"\u00e9"})"), R"({"const":"é"})");
+}
+
+TEST(JsonSchemaTest, DropsWhatHasNoEffect) {
+  EXPECT_EQ(Changed(R"({"uniqueItems":false,"not":false,"unevaluatedItems":true,"then":{},
+                        "dependentRequired":{},"minContains":2,"propertyNames":{},"type":"null"})"),
+            R"({"type":"null"})");
+  EXPECT_EQ(Changed(R"({"if":{"not":{}}})"), "{}");
+  EXPECT_EQ(Changed(R"({"$id":"https://example.com/a","$schema":"https://example.com/b"})"), "{}");
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#",
+                        "items":{"$schema":"http://json-schema.org/draft-04/schema"}})"),
+            R"({"$schema":"http://json-schema.org/draft-07/schema#","items":{}})");
+  EXPECT_EQ(Changed(R"({"maxLength":9007199254740991,"minLength":2.0})"), R"({"minLength":2})");
+  EXPECT_EQ(Changed(R"({"format":"password"})"), "{}");
+  EXPECT_EQ(Changed(R"({"type":"integer","format":"int64"})"),
+            R"({"type":"integer","format":"int64"})");
+  // Names that are data.
+  EXPECT_EQ(Changed(R"({"const":{"uniqueItems":false,"$id":1}})"),
+            R"({"const":{"uniqueItems":false,"$id":1}})");
+}
+
+TEST(JsonSchemaTest, WritesWhatTheLibraryWouldMisread) {
+  EXPECT_EQ(Changed(R"({"prefixItems":[{}],"items":false,"additionalItems":false})"),
+            R"({"prefixItems":[{}],"items":false})");
+  EXPECT_EQ(Changed(R"({"items":[{}],"anyOf":[{}],"additionalItems":false})"),
+            R"({"items":[{}],"additionalItems":false,"anyOf":[{}]})");
+  EXPECT_EQ(Changed(R"({"minimum":1,"$ref":"#","exclusiveMinimum":true})"),
+            R"({"minimum":1,"exclusiveMinimum":true,"$ref":"#"})");
+  EXPECT_EQ(Changed(R"({"anyOf":[{}],"type":"null"})"), R"({"anyOf":[{}],"type":"null"})");
+  EXPECT_EQ(Changed(R"({"pattern":"[[]","patternProperties":{"[&]":{"pattern":"a"}}})"),
+            R"({"pattern":"[\\[]","patternProperties":{"[\\&]":{"pattern":"a"}}})");
+  EXPECT_THAT(Changed(R"({"format":"date"})"), HasSubstr(R"({"pattern":"^(?:)"));
+  EXPECT_THAT(Changed(R"({"pattern":"a","format":"date"})"),
+              HasSubstr(R"({"pattern":"a","allOf":[{"pattern":"^(?:)"));
+}
+
+TEST(JsonSchemaTest, FindsKeywords) {
+  const std::string schema =
+      R"({"oneOf":[{}],"properties":{"a":{"oneOf":[]},"oneOf":{}},"const":{"oneOf":1}})";
+  EXPECT_THAT(FindKeyword(schema, "oneOf", 9), ElementsAre("/oneOf", "/properties/a/oneOf"));
+  EXPECT_THAT(FindKeyword(schema, "oneOf", 1), ElementsAre("/oneOf"));
+}
+
+TEST(JsonSchemaTest, TakesHostileSchemas) {
+  EXPECT_EQ(GetErrorDetails(Check(std::string(1 << 20, '['))).reason, "CONSTRAINT_TOO_LARGE");
+  std::string deep = "{}";
+  for (int i = 0; i < 16; ++i) deep = "{\"items\":" + deep + "}";
+  EXPECT_EQ(GetErrorDetails(Check(deep)).reason, "CONSTRAINT_TOO_LARGE");
+
+  // A long name above many schemas, each of which has an error's path through it.
+  std::string long_path = "{\"properties\":{\"" + std::string(1 << 20, 'a') + "\":{\"anyOf\":[";
+  for (int i = 0; i < 100'000; ++i) long_path += "{},";
+  long_path += "{\"not\":{}}]}}}";
+  const absl::Status status = Check(long_path);
+  EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINT_UNSUPPORTED");
+  EXPECT_LE(status.message().size(), 400u);
+
+  std::string chain = "{\"$defs\":{";
+  for (int i = 0; i < 2100; ++i) {
+    chain += "\"a" + std::to_string(i) + "\":{\"$ref\":\"#/$defs/a" + std::to_string(i + 1) + "\"},";
+  }
+  chain += "\"a2100\":{}},\"$ref\":\"#/$defs/a0\"}";
+  EXPECT_EQ(GetErrorDetails(Check(chain)).reason, "CONSTRAINT_TOO_LARGE");
+}
+
+}  // namespace
+}  // namespace orcd

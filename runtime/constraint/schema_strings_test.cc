@@ -1,0 +1,84 @@
+#include "runtime/constraint/schema_strings.h"
+
+#include <re2/re2.h>
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace orcd {
+namespace {
+
+TEST(SchemaStringsTest, EscapesWhatOnlyRustReadsInBrackets) {
+  EXPECT_EQ(PatternForLibrary(R"(^a[b-d]\d+$)"), R"(^a[b-d]\d+$)");
+  EXPECT_EQ(PatternForLibrary("[[]"), R"([\[])");
+  EXPECT_EQ(PatternForLibrary("[a&&b]"), R"([a\&\&b])");
+  EXPECT_EQ(PatternForLibrary("a&&b~~--[~a]"), R"(a&&b~~--[\~a])");
+  EXPECT_EQ(PatternForLibrary("[+--]"), R"([+-\-])");
+  EXPECT_EQ(PatternForLibrary(R"([\]\[a]b[)"), R"([\]\[a]b[)");
+  EXPECT_EQ(PatternForLibrary("[^]a]"), "[^]a]");
+  EXPECT_EQ(PatternForLibrary("[]a]["), "[]a][");
+  EXPECT_EQ(PatternForLibrary("\\"), "\\");
+}
+
+TEST(SchemaStringsTest, KnowsFormats) {
+  EXPECT_EQ(FormatSupportOf("uuid"), FormatSupport::kByLibrary);
+  EXPECT_EQ(FormatSupportOf("date"), FormatSupport::kByPattern);
+  EXPECT_EQ(FormatSupportOf("uri-reference"), FormatSupport::kUnsupported);
+  EXPECT_EQ(FormatSupportOf("password"), FormatSupport::kAnnotation);
+  EXPECT_EQ(FormatSupportOf(""), FormatSupport::kAnnotation);
+}
+
+bool IsDate(const std::string& text) { return RE2::PartialMatch(text, PatternOfFormat("date")); }
+
+TEST(SchemaStringsTest, MatchesExactlyTheDates) {
+  const auto two = [](int n) { return std::string(n < 10 ? "0" : "") + std::to_string(n); };
+  for (const int year : {1, 4, 100, 400, 1900, 1904, 1999, 2000, 2023, 2024, 2100, 9999}) {
+    const std::string digits = std::to_string(year);
+    const std::string prefix = std::string(4 - digits.size(), '0') + digits + "-";
+    const bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    const int days[] = {31, is_leap ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    for (int month = 0; month <= 13; ++month) {
+      for (int day = 0; day <= 32; ++day) {
+        const bool exists = month >= 1 && month <= 12 && day >= 1 && day <= days[month - 1];
+        const std::string text = prefix + two(month) + "-" + two(day);
+        EXPECT_EQ(IsDate(text), exists) << text;
+      }
+    }
+  }
+  EXPECT_FALSE(IsDate("0000-01-01"));
+  EXPECT_FALSE(IsDate("2024-1-1"));
+  EXPECT_FALSE(IsDate(" 2024-01-01"));
+  EXPECT_FALSE(IsDate("2024-01-01x"));
+}
+
+TEST(SchemaStringsTest, MatchesTimes) {
+  const RE2 time(PatternOfFormat("time"));
+  for (const char* text : {"00:00:00Z", "23:59:59.123z", "12:30:01+05:30"}) {
+    EXPECT_TRUE(RE2::PartialMatch(text, time)) << text;
+  }
+  for (const char* text : {"24:00:00Z", "23:59:60Z", "12:30:01", "12:30:01.Z", "12:30:01+24:00"}) {
+    EXPECT_FALSE(RE2::PartialMatch(text, time)) << text;
+  }
+  const RE2 date_time(PatternOfFormat("date-time"));
+  EXPECT_TRUE(RE2::PartialMatch("2024-02-29T10:00:00Z", date_time));
+  EXPECT_TRUE(RE2::PartialMatch("2023-12-31t10:00:00.5-01:00", date_time));
+  EXPECT_FALSE(RE2::PartialMatch("2023-02-29T10:00:00Z", date_time));
+  EXPECT_FALSE(RE2::PartialMatch("2024-02-29 10:00:00Z", date_time));
+}
+
+TEST(SchemaStringsTest, DecodesPointers) {
+  EXPECT_EQ(DecodePointerToken("a~1b~0%25%C3%A9"), "a/b~%é");
+  EXPECT_EQ(DecodePointerToken(""), "");
+  EXPECT_EQ(DecodePointerToken("%2"), std::nullopt);
+  EXPECT_EQ(DecodePointerToken("%zz"), std::nullopt);
+  EXPECT_EQ(DecodePointerToken("~"), std::nullopt);
+  EXPECT_EQ(DecodePointerToken("~2"), std::nullopt);
+  EXPECT_EQ(ListIndex("12"), 12u);
+  EXPECT_EQ(ListIndex(""), std::nullopt);
+  EXPECT_EQ(ListIndex("-1"), std::nullopt);
+  EXPECT_EQ(ListIndex("9999999999"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace orcd
