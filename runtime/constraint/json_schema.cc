@@ -446,8 +446,22 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
+  // FindMember for objects of many members that many references lead through.
+  const Json* FindIndexed(const Json& object, std::string_view name) {
+    constexpr size_t kFew = 16;
+    if (!object.is_object() || object.size() <= kFew) return FindMember(object, name);
+    const auto [index, is_new] = indexes_.try_emplace(&object);
+    if (is_new) {
+      for (const auto& [key, member] : object.get_ref<const Json::object_t&>()) {
+        index->second.emplace(key, &member);
+      }
+    }
+    const auto found = index->second.find(name);
+    return found == index->second.end() ? nullptr : found->second;
+  }
+
   // The value that a local pointer, without its `#`, points to; null if there is none.
-  const Json* Resolve(std::string_view pointer) const {
+  const Json* Resolve(std::string_view pointer) {
     const Json* value = &root_;
     while (!pointer.empty()) {
       if (pointer.front() != '/') return nullptr;
@@ -461,7 +475,7 @@ class SchemaWalk {
         if (!index || *index >= value->size()) return nullptr;
         value = &(*value)[*index];
       } else {
-        value = FindMember(*value, *token);
+        value = FindIndexed(*value, *token);
         if (!value) return nullptr;
       }
     }
@@ -621,13 +635,16 @@ class SchemaWalk {
       case FormatSupport::kByPattern:
         break;
     }
-    const std::string pattern = "\"pattern\":" + Json(PatternOfFormat(format)).dump();
-    if (!FindMember(schema, "pattern")) {
-      changes_[&value].member = pattern;
+    std::string members = "\"pattern\":" + Json(PatternOfFormat(format)).dump();
+    const size_t max_length = MaxLengthOfFormat(format);
+    if (max_length > 0) members += ",\"maxLength\":" + std::to_string(max_length);
+    if (!FindMember(schema, "pattern") && !(max_length > 0 && FindMember(schema, "maxLength"))) {
+      changes_[&value].member = members;
     } else if (!FindMember(schema, "allOf")) {
-      changes_[&value].member = "\"allOf\":[{" + pattern + "}]";
+      changes_[&value].member = "\"allOf\":[{" + members + "}]";
     } else {
-      return Unsupported(place, "format", "cannot stand beside both `pattern` and `allOf`");
+      return Unsupported(place, "format",
+                         "cannot stand beside `allOf` and a `pattern` or `maxLength`");
     }
     return absl::OkStatus();
   }
@@ -686,6 +703,7 @@ class SchemaWalk {
   std::vector<Place> places_;
   absl::flat_hash_set<const Json*> visited_;
   absl::flat_hash_set<std::string> references_;
+  absl::flat_hash_map<const Json*, absl::flat_hash_map<std::string_view, const Json*>> indexes_;
   absl::flat_hash_map<const Json*, Change> changes_;
   absl::flat_hash_set<const Json*> applicators_last_;
   // In thousandths.

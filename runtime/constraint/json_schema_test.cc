@@ -156,6 +156,8 @@ TEST(JsonSchemaTest, WritesWhatTheLibraryWouldMisread) {
   EXPECT_EQ(Changed(R"({"pattern":"[[]","patternProperties":{"[&]":{"pattern":"a"}}})"),
             R"({"pattern":"[\\[]","patternProperties":{"[\\&]":{"pattern":"a"}}})");
   EXPECT_THAT(Changed(R"({"format":"date"})"), HasSubstr(R"({"pattern":"^(?:)"));
+  EXPECT_THAT(Changed(R"({"maxLength":9,"format":"hostname"})"),
+              HasSubstr(R"({"maxLength":9,"allOf":[{"pattern":"^(?:)"));
   EXPECT_THAT(Changed(R"({"pattern":"a","format":"date"})"),
               HasSubstr(R"({"pattern":"a","allOf":[{"pattern":"^(?:)"));
 }

@@ -7,8 +7,9 @@
 
 namespace orcd {
 
-// Rules and terminals, of all texts together. The library compiles a definition when another first
-// refers to it, within the compilation of that one, so their number bounds its stack.
+// Rules and terminals of a grammar, and references of a schema. The library compiles a definition
+// when another first refers to it, within the compilation of that one, so their number bounds its
+// stack.
 inline constexpr int kMaxDefinitions = 2000;
 
 // Definitions, each on a line of its own, and an expression that may use them.

@@ -15,8 +15,8 @@
 
 namespace orcd {
 
-// Mask allows only the next token of Forced() if there is one, while Accept takes any tokenization of
-// the text that must come. The end ids are allowed exactly where the rule is fulfilled.
+// Mask allows only the next token of Forced() if there is one, while Accept takes any tokenization
+// of the text that must come. The end ids are allowed exactly where the rule is fulfilled.
 class LlgConstraint final : public Constraint {
  public:
   // Holds `held` for as long as it lives.

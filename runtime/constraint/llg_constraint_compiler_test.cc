@@ -18,8 +18,6 @@
 namespace orcd {
 namespace {
 
-using ::testing::HasSubstr;
-
 class ConstraintCompilerTest : public ::testing::Test {
  protected:
   void Start(const ConstraintLimits& limits = {}) {

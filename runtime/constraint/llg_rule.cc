@@ -6,10 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/deep_stack.h"
 #include "runtime/constraint/llg_constraint.h"
 
 namespace orcd {
 namespace {
+
+// The library descends with each group, schema and reference of a rule and overruns the stack
+// unnoticed. The most that a byte of text was seen to take is 900 bytes, in Lark's groups
+// (2026-11-27). A thread has 8 MiB, if nobody says otherwise.
+constexpr size_t kStackForAByte = 2048;
+constexpr size_t kLeastStack = 8 << 20;
+constexpr size_t kTextForAnyStack = 2048;
 
 constexpr size_t kMaxForced = 4096;
 
@@ -85,7 +93,15 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   rule->observer_ = std::move(observer);
   rule->field_ = spec.field;
   rule->text_bytes_ = text.text.size();
-  rule->matcher_.reset(llg_new_matcher(&init, text.type.c_str(), text.text.c_str()));
+  const auto make_matcher = [&] {
+    rule->matcher_.reset(llg_new_matcher(&init, text.type.c_str(), text.text.c_str()));
+  };
+  if (text.text.size() <= kTextForAnyStack) {
+    make_matcher();
+  } else {
+    ORCD_RETURN_IF_ERROR(
+        CallWithStack(kLeastStack + kStackForAByte * text.text.size(), make_matcher));
+  }
   LlgMatcher& matcher = *rule->matcher_;
   if (llg_matcher_is_error(&matcher)) return RefusalOf(spec, LlgErrorOf(matcher));
   if (!ComputeLlgForced(*rule->vocabulary_, matcher, rule->first_forced_) ||

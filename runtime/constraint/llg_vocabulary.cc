@@ -21,7 +21,7 @@ constexpr uint32_t kNoToken = std::numeric_limits<uint32_t>::max();
 
 std::string SpellingFor(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view text = tokenizer.TokenText(id);
-  const std::string name = std::string(1, kNameMarker).append(text);
+  std::string name = std::string(1, kNameMarker).append(text);
   if (tokenizer.IsEog(id)) return name;
   if (const std::string_view bytes = tokenizer.TokenBytes(id); !bytes.empty()) {
     return std::string(bytes);

@@ -250,6 +250,10 @@ absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer&
 }
 
 absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_error) {
+  // The library's word for a grammar that cannot go on.
+  if (Says(library_error, "NoExtension")) {
+    return UnsatisfiableRule(spec.field, "no output fulfils the rule");
+  }
   if (Says(library_error, "nsatisfiable") || Says(library_error, "is empty")) {
     return UnsatisfiableRule(spec.field, library_error);
   }

@@ -6,9 +6,8 @@
 namespace orcd {
 namespace {
 
-constexpr std::string_view kByLibrary[] = {"duration", "email", "hostname", "ipv4",
-                                           "ipv6",     "uri",   "uuid"};
-constexpr std::string_view kByPattern[] = {"date", "date-time", "time"};
+constexpr std::string_view kByLibrary[] = {"duration", "email", "ipv4", "ipv6", "uri", "uuid"};
+constexpr std::string_view kByPattern[] = {"date", "date-time", "hostname", "time"};
 constexpr std::string_view kUnsupported[] = {
     "idn-email", "idn-hostname",          "iri",           "iri-reference", "json-pointer",
     "regex",     "relative-json-pointer", "uri-reference", "uri-template",
@@ -27,6 +26,38 @@ constexpr std::string_view kTime =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?"
     "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
+constexpr std::string_view kHostLabel =
+    "(?:[A-Za-z0-9](?:[A-Za-z0-9-]?[A-Za-z0-9])?"
+    "|[A-Za-z0-9][A-Za-z0-9-]{2}[A-Za-z0-9]"
+    "|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9])";
+// RFC 1035, without the length bytes at both ends.
+constexpr size_t kMaxHost = 253;
+
+// A class of characters that has a letter: what all readings of it have, and what any has.
+struct CharacterClass {
+  char letter;
+  std::string_view all;
+  std::string_view any;
+};
+constexpr CharacterClass kClasses[] = {
+    {'d', "0-9", R"(\p{Nd})"},
+    {'w', "0-9A-Za-z_", R"(\p{L}\p{M}\p{N}\p{Pc})"},
+    {'s', R"(\t\n\x0B\f\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000})",
+     R"(\t\n\x0B\f\r\x1C-\x20\u{85}\u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF})"},
+};
+
+// The class of `letter`, such as \d, or its complement, such as \D; empty if it is none. Outside of
+// negated brackets, it has what all readings have.
+std::string ClassOf(char letter, bool in_negated_brackets) {
+  for (const CharacterClass& known : kClasses) {
+    const bool is_complement = letter == known.letter - 'a' + 'A';
+    if (letter != known.letter && !is_complement) continue;
+    const std::string_view set = is_complement == in_negated_brackets ? known.all : known.any;
+    return std::string(is_complement ? "[^" : "[").append(set).append("]");
+  }
+  return {};
+}
+
 std::optional<int> HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -39,18 +70,23 @@ std::optional<int> HexDigit(char c) {
 std::string PatternForLibrary(std::string_view pattern) {
   std::string changed;
   bool in_brackets = false;
+  bool is_negated = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
     if (c == '\\' && i + 1 < pattern.size()) {
-      changed += c;
-      changed += pattern[++i];
+      const bool is_after_hyphen = in_brackets && i > 0 && pattern[i - 1] == '-';
+      const std::string set = ClassOf(pattern[++i], in_brackets && is_negated);
+      // A hyphen before a class is a character, and no range.
+      if (!set.empty() && is_after_hyphen) changed.insert(changed.size() - 1, "\\");
+      changed += set.empty() ? std::string{c, pattern[i]} : set;
     } else if (!in_brackets) {
       changed += c;
       if (c != '[') continue;
       in_brackets = true;
+      is_negated = next == '^';
       // A bracket that comes first is a character.
-      if (next == '^') changed += pattern[++i];
+      if (is_negated) changed += pattern[++i];
       if (i + 1 < pattern.size() && pattern[i + 1] == ']') changed += pattern[++i];
     } else if (c == ']') {
       changed += c;
@@ -78,6 +114,9 @@ FormatSupport FormatSupportOf(std::string_view format) {
 
 std::string PatternOfFormat(std::string_view format) {
   std::string pattern = "^";
+  if (format == "hostname") {
+    return pattern.append(kHostLabel).append("(?:\\.").append(kHostLabel).append(")*$");
+  }
   if (format != "time") {
     pattern.append("(?:").append(kYear).append(kDay);
     pattern.append("|").append(kLeapYear).append("-02-29)");
@@ -86,6 +125,8 @@ std::string PatternOfFormat(std::string_view format) {
   if (format != "date") pattern += kTime;
   return pattern += '$';
 }
+
+size_t MaxLengthOfFormat(std::string_view format) { return format == "hostname" ? kMaxHost : 0; }
 
 std::optional<std::string> DecodePointerToken(std::string_view token) {
   std::string decoded;

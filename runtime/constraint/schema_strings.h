@@ -10,12 +10,13 @@
 namespace orcd {
 
 // A pattern of ECMA-262, which JSON Schema uses, in the syntax of Rust's regex crate. They differ in
-// brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters.
+// brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters. \d, \w and \s
+// are different sets in ECMA-262 and in common validators: the result matches what both do.
 std::string PatternForLibrary(std::string_view pattern);
 
 enum class FormatSupport {
   kByLibrary,
-  // The library's own expression accepts dates that are none, such as 2023-02-29.
+  // The library's own expression accepts what is none, such as the date 2023-02-29.
   kByPattern,
   // The specification does not know the name, so that it annotates.
   kAnnotation,
@@ -23,9 +24,12 @@ enum class FormatSupport {
 };
 FormatSupport FormatSupportOf(std::string_view format);
 
-// An expression that matches exactly the texts of a format of kByPattern: of RFC 3339, with years
-// from 1, without leap seconds, which not all validators accept.
+// An expression that matches only texts of a format of kByPattern. Dates and times: all of RFC 3339
+// but the year 0 and leap seconds, which not all validators accept. Names of hosts: all but those
+// with two hyphens in the third and fourth place of a label, such as those that encode Unicode.
 std::string PatternOfFormat(std::string_view format);
+// Characters that a text of the format may have; 0 if the pattern says it all.
+size_t MaxLengthOfFormat(std::string_view format);
 
 // A token of a JSON pointer in a URI's fragment, decoded (RFC 6901, section 6); empty if an escape
 // is malformed.
