@@ -10,9 +10,11 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -145,10 +147,31 @@ bool GoesOn(const Constraint& constraint) {
   return constraint.status().ok();
 }
 
+// Tokens with which the free text of `spec` ends and its rule begins: random ones would hardly do
+// it.
+std::vector<int32_t> TokensToTheRule(const ConstraintSpec& spec, const Tokenizer& tokenizer) {
+  std::string text;
+  if (const auto* token = std::get_if<StartAfterToken>(&spec.start)) return {token->token};
+  if (const auto* after = std::get_if<StartAfterString>(&spec.start)) text = after->text;
+  const auto* structure = std::get_if<StructuralTagRule>(&spec.rule);
+  if (structure != nullptr && !structure->tags.empty()) text += structure->tags.front().begin;
+  return tokenizer.Encode(text, /*parse_special=*/true);
+}
+
+// Accepts tokens until the mask forbids one.
+void AcceptAllowed(Constraint& constraint, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    const TokenMask mask = constraint.Mask(0);
+    if (!GoesOn(constraint) || !mask.Allows(token) || constraint.Ended()) return;
+    constraint.Accept(token);
+    if (!GoesOn(constraint)) return;
+  }
+}
+
 // Draws from the mask and accepts `steps` times, unless the generation ends or the rule takes too
 // long.
 void Walk(Constraint& constraint, const Tokenizer& tokenizer, std::mt19937_64& random, int steps) {
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps && GoesOn(constraint); ++step) {
     const auto forced = constraint.Forced();
     for (const int32_t token : std::vector<int32_t>(forced.begin(), forced.end())) {
       Require(!tokenizer.IsEog(token));
@@ -191,8 +214,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace orcd;
   static const Fixture fixture;
   if (size < 2) return 0;
-  const auto constraint = Compile(fixture.compiler(), ReadSpec(data, size, fixture.tokenizer()));
+  const ConstraintSpec spec = ReadSpec(data, size, fixture.tokenizer());
+  const auto constraint = Compile(fixture.compiler(), spec);
   if (constraint == nullptr) return 0;
+  AcceptAllowed(*constraint, TokensToTheRule(spec, fixture.tokenizer()));
   std::mt19937_64 random(std::accumulate(data, data + size, uint64_t{size}));
   Walk(*constraint, fixture.tokenizer(), random, /*steps=*/24);
   return 0;
