@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/engine/constraint_for_test.h"
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/engine/prefix_hash.h"
@@ -83,11 +84,12 @@ class EngineTest : public ::testing::Test {
   void Make(const EngineOptions& options = {}, int max_in_flight = 2) {
     if (model_ == nullptr) model_ = NanoModel();
     BackendInfo info;
-    info.max_seqs = 2;
+    info.max_seqs = max_seqs_;
     info.max_step_tokens = 16;
     info.block_tokens = 4;
     info.kv_blocks = 64;
     info.max_in_flight = max_in_flight;
+    info.late_masks = late_masks_;
     auto backend = std::make_unique<FakeBackend>(info, model_->spec().vocab,
                                                  model_->tokenizer().eog_ids().front());
     backend_ = backend.get();
@@ -129,7 +131,16 @@ class EngineTest : public ::testing::Test {
     return {std::move(request), sink};
   }
 
+  RandomRule::Options RuleOptions(uint64_t seed) const {
+    return {.seed = seed,
+            .vocab = model_->spec().vocab,
+            .end = model_->tokenizer().eos_id()};
+  }
+
   std::shared_ptr<const Model> model_;
+  // Used by the next Make.
+  bool late_masks_ = true;
+  int max_seqs_ = 2;
   FakeBackend* backend_ = nullptr;
   std::mutex gate_mutex_;
   std::condition_variable gate_changed_;
@@ -154,6 +165,120 @@ TEST_F(EngineTest, GeneratesForSeveralAtOnce) {
     EXPECT_EQ(sink->tokens(), sinks[0]->tokens()) << "same prompt and seed, same tokens";
     EXPECT_EQ(sink->tokens().size(), 50u);
   }
+}
+
+TEST_F(EngineTest, AConstraintThatBecomesReadyWakesTheEngine) {
+  Make();
+  auto [request, sink] = Request("a", 20);
+  const auto constraint = PendingRandomRule(RuleOptions(1));
+  request.constraint = constraint;
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  while (engine_->stats().awaiting_constraints == 0) absl::SleepFor(absl::Milliseconds(1));
+  // Others are served meanwhile, and then the engine sleeps.
+  auto [other, other_sink] = Request("b", 20);
+  ASSERT_TRUE(engine_->Submit(std::move(other)).ok());
+  EXPECT_TRUE(other_sink->WaitFinished().status.ok());
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(sink->finished());
+  EXPECT_EQ(engine_->stats().waiting, 1);
+  EXPECT_EQ(engine_->stalled_for(), absl::ZeroDuration()) << "that is no stall";
+  std::thread([&] { constraint->Become(); }).join();
+  EXPECT_TRUE(sink->WaitFinished().status.ok());
+  while (engine_->stats().running > 0) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(engine_->stats().awaiting_constraints, 0);
+
+  auto [refused, refused_sink] = Request("c", 20);
+  const auto bad = PendingRandomRule(RuleOptions(2));
+  refused.constraint = bad;
+  ASSERT_TRUE(engine_->Submit(std::move(refused)).ok());
+  bad->Become(absl::InvalidArgumentError("no such rule"));
+  EXPECT_EQ(refused_sink->WaitFinished().status.message(), "no such rule");
+}
+
+// The engine sleeps while it has nothing to compute, and the deadline is not forgotten.
+TEST_F(EngineTest, ADeadlinePassesWhileAConstraintIsPrepared) {
+  Make();
+  auto [request, sink] = Request("a", 20);
+  const auto constraint = PendingRandomRule(RuleOptions(1));
+  request.constraint = constraint;
+  request.deadline = SteadyNow() + absl::Milliseconds(50);
+  ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+  EXPECT_EQ(GetErrorDetails(sink->WaitFinished().status).reason, "DEADLINE_EXCEEDED");
+
+  auto [cancelled, cancelled_sink] = Request("b", 20);
+  cancelled.constraint = constraint;
+  ASSERT_TRUE(engine_->Submit(std::move(cancelled)).ok());
+  Event done;
+  engine_->Cancel("b", FinishReason::kCancelled, [&](bool) { done.Notify(); });
+  ASSERT_TRUE(done.Wait());
+  EXPECT_EQ(cancelled_sink->WaitFinished().reason, FinishReason::kCancelled);
+  EXPECT_EQ(engine_->stats().waiting, 0);
+}
+
+TEST_F(EngineTest, AConstraintMayBecomeReadyWhenTheEngineIsGone) {
+  for (const bool ends_first : {true, false}) {
+    Make();
+    auto [request, sink] = Request("a", 20);
+    const auto constraint = PendingRandomRule(RuleOptions(1));
+    request.constraint = constraint;
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    while (engine_->stats().awaiting_constraints == 0) absl::SleepFor(absl::Milliseconds(1));
+    std::thread later([&] {
+      if (ends_first) {
+        EXPECT_TRUE(sink->WaitFinished().status.code() == absl::StatusCode::kCancelled);
+      }
+      constraint->Become();
+    });
+    engine_.reset();
+    later.join();
+    EXPECT_TRUE(sink->finished());
+  }
+}
+
+// Many at once, whose constraints several threads share.
+TEST_F(EngineTest, ConstrainedRequestsDrawTheSameAloneAndInACrowd) {
+  constexpr int kRequests = 24;
+  std::vector<std::vector<int32_t>> alone;
+  std::vector<FinishReason> reasons;
+  for (const int depth : {1, 2}) {
+    for (const bool late : {false, true}) {
+      late_masks_ = late;
+      for (const int max_seqs : {1, 12}) {
+        max_seqs_ = max_seqs;
+        Make({}, depth);
+        std::vector<std::shared_ptr<WaitingSink>> sinks;
+        for (int i = 0; i < kRequests; ++i) {
+          auto [request, sink] = Request(std::to_string(i), 40);
+          request.constraint = PendingRandomRule(RuleOptions(i));
+          std::static_pointer_cast<PendingForTest>(request.constraint)->Become();
+          ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+          sinks.push_back(sink);
+        }
+        for (int i = 0; i < kRequests; ++i) {
+          const FinishedEvent& end = sinks[i]->WaitFinished();
+          ASSERT_TRUE(end.status.ok()) << end.status;
+          if (static_cast<int>(alone.size()) == i) {
+            alone.push_back(sinks[i]->tokens());
+            reasons.push_back(end.reason);
+          }
+          EXPECT_EQ(sinks[i]->tokens(), alone[i]) << i;
+          EXPECT_EQ(end.reason, reasons[i]) << i;
+        }
+        while (engine_->stats().running > 0) absl::SleepFor(absl::Milliseconds(1));
+        EXPECT_GT(engine_->stats().forced_tokens, 50);
+        EXPECT_LT(engine_->stats().forced_tokens, engine_->stats().generated_tokens);
+      }
+    }
+  }
+}
+
+TEST_F(EngineTest, AnEndTokenCannotBeIgnoredInResumedTokensOfAConstraint) {
+  Make();
+  auto [request, sink] = Request("a", 20);
+  request.resume = {1, model_->tokenizer().eos_id()};
+  EXPECT_TRUE(request.stop.ignore_eog);
+  request.constraint = PendingRandomRule(RuleOptions(1));
+  EXPECT_EQ(GetErrorDetails(engine_->Submit(std::move(request))).field, "resume_token_ids[1]");
 }
 
 TEST_F(EngineTest, RefusesWhatCannotRun) {

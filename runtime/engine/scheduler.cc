@@ -612,9 +612,6 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   if (!result.target_logprobs.empty() && !sequence.finished) {
     TakePromptLogprobs(sequence, part.begin + 1, result.target_logprobs);
   }
-  // If nothing was drawn, what is forced comes next. It was held back if the prompt's results were
-  // owed.
-  if (result.samples.empty() && !sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
   const bool drops = !result.samples.empty() && sequence.dropped_in_flight > 0;
   if (drops) --sequence.dropped_in_flight;
   if (!drops && !result.samples.empty()) {
@@ -625,6 +622,9 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
     FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", part.end - 1,
                                          " or before it is not finite"));
   }
+  // What is forced after the draw; or from the beginning, held back while the prompt's results were
+  // owed.
+  if (!sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
   // Positions are accepted even if the request has ended, since they are still good for others, but
   // never after a part that was not.
   const bool all_finite =
@@ -684,7 +684,6 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
     return;
   }
   TakeToken(sequence, sample, now);
-  TakeForced(sequence, now);
 }
 
 void Scheduler::TakeForced(Sequence& sequence, absl::Time now) {

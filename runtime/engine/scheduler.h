@@ -236,8 +236,7 @@ class Scheduler {
   void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
-  // Takes a drawn token, which the constraint has accepted, and what the constraint forces after
-  // it.
+  // Takes a drawn token, which the constraint has accepted.
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
   // Appends the tokens in sequence.forced, and ends the sequence if it must.
   void TakeForced(Sequence& sequence, absl::Time now);

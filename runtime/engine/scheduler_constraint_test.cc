@@ -34,12 +34,12 @@ class SchedulerConstraintTest : public SchedulerHarness, public ::testing::Test 
   std::shared_ptr<PendingForTest> Random(uint64_t seed, bool forces = true, int fails_after = -1) {
     return PendingRandomRule({.seed = seed,
                               .vocab = vocab_,
-                              .end = eog_,
+                              .end = model_->tokenizer().eos_id(),
                               .forces = forces,
                               .fails_after = fails_after});
   }
   std::shared_ptr<PendingForTest> Scripted(const Script& script) {
-    return std::make_shared<PendingForTest>([script, vocab = vocab_, end = eog_] {
+    return std::make_shared<PendingForTest>([script, vocab = vocab_, end = model_->tokenizer().eos_id()] {
       return std::make_unique<ScriptedRule>(script, vocab, end);
     });
   }
@@ -185,7 +185,7 @@ TEST_F(SchedulerConstraintTest, WhatIsForcedAsAWholeNeedsNoStep) {
       EXPECT_EQ(sink.tokens, (std::vector<int32_t>{7, 8, 9}));
       ASSERT_TRUE(sink.finished);
       EXPECT_EQ(sink.finished->reason, FinishReason::kEog);
-      EXPECT_EQ(sink.finished->stop_token, eog_);
+      EXPECT_EQ(sink.finished->stop_token, model_->tokenizer().eos_id());
       EXPECT_EQ(sink.finished->generated_tokens, 4);
       EXPECT_EQ(sink.finished->forced_tokens, 4);
     }

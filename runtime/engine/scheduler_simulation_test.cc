@@ -1,8 +1,11 @@
 // Random simulations of the scheduler, one for each seed, compared with a naive model: no token
 // lost or sent twice, no block leaked, no request starved, no bound exceeded.
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/constraint_for_test.h"
 #include "runtime/engine/scheduler_harness_for_test.h"
 #include "testing/sanitized.h"
 
@@ -26,20 +30,29 @@ struct Encounters {
   int64_t preemptions = 0;
   int64_t gaps_checked = 0;
   int64_t poisoned = 0;
+  // Requests whose constraint could not be made, or failed later.
+  int64_t refused_rules = 0;
+  int64_t failed_rules = 0;
+  // Times that a request left the queue before one that ranked before it and had no constraint yet.
+  int64_t passed = 0;
+  int64_t forced_tokens = 0;
+  int64_t masks_given = 0;
   // As FakeBackend counts them.
   int64_t parts_after_returns = 0;
   int64_t starts_after_a_window = 0;
 };
 
 enum class Windows { kNone, kSome };
+enum class Rules { kNone, kSome };
 
 // One run, determined entirely by its seed.
 class Simulation : public SchedulerHarness {
  public:
-  // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none.
+  // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none. With
+  // Rules::kSome, half of the requests have constraints, and some have penalties.
   Simulation(uint64_t seed, std::shared_ptr<const Model> model, Windows windows,
-             int poison_one_in = 0)
-      : random_(seed), poison_(static_cast<uint32_t>(seed)) {
+             int poison_one_in = 0, Rules rules = Rules::kNone)
+      : random_(seed), poison_(static_cast<uint32_t>(seed)), rules_(rules) {
     model_ = std::move(model);
     BackendInfo info;
     info.max_seqs = 1 + Below(6);
@@ -48,6 +61,7 @@ class Simulation : public SchedulerHarness {
     info.kv_blocks = (24 + Below(120)) / info.block_tokens;
     info.max_in_flight = 1 + Below(2);
     info.prompt_logprobs = true;
+    if (rules == Rules::kSome) info.late_masks = Below(2) == 0;
     const int context = 16 + Below(std::min(info.kv_blocks * info.block_tokens - 16, 40) + 1);
     if (windows == Windows::kSome) {
       window_ = 1 + Below(20);
@@ -71,8 +85,10 @@ class Simulation : public SchedulerHarness {
       if (sinks_[id]->started == 0) return;
       const absl::Time rank = asked_.at(id).rank;
       for (const auto& [other, asked] : asked_) {
-        EXPECT_TRUE(other == id || left_queue_.contains(other) || asked.rank >= rank)
-            << id << " was served before " << other;
+        if (other == id || left_queue_.contains(other) || asked.rank >= rank) continue;
+        if (sinks_[other]->finished) continue;
+        ++passed_;
+        EXPECT_TRUE(pending_.contains(other)) << id << " was served before " << other;
       }
     };
   }
@@ -81,12 +97,16 @@ class Simulation : public SchedulerHarness {
     const int requests = 5 + Below(25);
     for (int i = 0; i < requests; ++i) {
       Arrive(absl::StrCat("r", i));
-      for (int steps = Below(6); steps > 0; --steps) AdvanceAndCheck();
+      for (int steps = Below(6); steps > 0; --steps) {
+        if (Below(3) == 0) PrepareOne();
+        AdvanceAndCheck();
+      }
       if (Below(6) == 0) CancelOne(absl::StrCat("r", Below(i + 1)));
       // Occasionally all requests complete.
       if (Below(12) == 0) RunToEnd();
       if (Below(12) == 0) now_ += absl::Seconds(Below(20));
     }
+    while (!pending_.empty()) PrepareOne();
     ASSERT_NO_FATAL_FAILURE(RunToEnd());
     Check(met);
   }
@@ -99,6 +119,9 @@ class Simulation : public SchedulerHarness {
     absl::Time rank;
     bool cancelled = false;
     absl::Time deadline;
+    // Codes of the errors with which the request may end because of its constraint.
+    absl::StatusCode refused = absl::StatusCode::kOk;
+    absl::StatusCode fails = absl::StatusCode::kOk;
   };
 
   int Below(int n) { return static_cast<int>(random_() % n); }
@@ -125,13 +148,52 @@ class Simulation : public SchedulerHarness {
     if (Below(5) == 0) request.deadline = now_ + absl::Milliseconds(1 + Below(60));
 
     Asked& asked = asked_[id];
+    if (rules_ == Rules::kSome && Below(4) == 0) request.sampling.presence_penalty = 1;
+    if (rules_ == Rules::kSome && Below(2) == 0) Constrain(request, asked);
     if (request.samples == 1 && Below(5) == 0) Resume(request);
     for (int s = 0; s < request.samples; ++s) asked.samples.push_back(Naive(request, s));
+    if (request.constraint != nullptr) request.constraint = rules_of_.at(id);
     asked.prompt = std::move(prompt);
     asked.prompt_logprobs = request.prompt_logprobs >= 0;
     asked.rank = now_ - absl::Seconds(5) * request.priority;
     asked.deadline = request.deadline;
     scheduler_->Add(std::move(request), now_);
+  }
+
+  // Gives the request a rule, which is ready at once or later, or never.
+  void Constrain(GenerationRequest& request, Asked& asked) {
+    RandomRule::Options options = {
+        .seed = random_(), .vocab = vocab_, .end = model_->tokenizer().eos_id(), .forces = Below(8) > 0};
+    const auto whole = PendingRandomRule(options);
+    request.constraint = whole;
+    if (Below(10) == 0) {
+      options.fails_after = Below(10);
+      asked.fails = absl::StatusCode::kResourceExhausted;
+    }
+    const auto pending = PendingRandomRule(options);
+    if (Below(8) == 0) asked.refused = absl::StatusCode::kUnimplemented;
+    rules_of_[request.id] = pending;
+    if (Below(3) == 0) {
+      Become(*pending, asked);
+    } else {
+      pending_.insert(request.id);
+    }
+  }
+
+  static void Become(PendingForTest& pending, const Asked& asked) {
+    pending.Become(asked.refused == absl::StatusCode::kOk
+                       ? absl::OkStatus()
+                       : absl::Status(asked.refused, "the rule is refused"));
+  }
+
+  // One of the constraints that are being prepared becomes ready.
+  void PrepareOne() {
+    if (pending_.empty()) return;
+    const auto chosen = std::next(pending_.begin(), Below(static_cast<int>(pending_.size())));
+    const std::string id = *chosen;
+    pending_.erase(chosen);
+    Become(*rules_of_.at(id), asked_.at(id));
+    scheduler_->OnConstraintReady(id, now_);
   }
 
   // Resumes the request as if another worker had failed in the middle of it.
@@ -177,11 +239,16 @@ class Simulation : public SchedulerHarness {
     met.parts_after_returns += backend_->parts_after_returns;
     met.starts_after_a_window += backend_->starts_after_a_window;
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
+    EXPECT_EQ(scheduler_->awaiting_constraints(), 0);
+    met.passed += passed_;
+    met.forced_tokens += scheduler_->counts().forced_tokens;
+    met.masks_given += backend_->masks_given;
     EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
     met.preemptions += scheduler_->counts().preemptions;
     met.cached_tokens += scheduler_->counts().cached_prompt_tokens;
-    // Without preemptions or turns, every decoding request gets a token in each step.
-    if (shares_ || scheduler_->counts().preemptions > 0) return;
+    // Without preemptions or turns, every decoding request gets a token in each step. Tokens that
+    // are forced come several at once, and take their time to run.
+    if (shares_ || rules_ == Rules::kSome || scheduler_->counts().preemptions > 0) return;
     for (const auto& [id, sink] : sinks_) {
       EXPECT_LE(sink->longest_gap, 1) << id;
       ++met.gaps_checked;
@@ -225,6 +292,15 @@ class Simulation : public SchedulerHarness {
         ++met.poisoned;
         return;
       }
+      if (asked.refused != absl::StatusCode::kOk && end.status.code() == asked.refused) {
+        EXPECT_EQ(sink.started, 0);
+        ++met.refused_rules;
+        return;
+      }
+      if (asked.fails != absl::StatusCode::kOk && end.status.code() == asked.fails) {
+        ++met.failed_rules;
+        return;
+      }
       EXPECT_EQ(end.status.code(), absl::StatusCode::kDeadlineExceeded) << end.status;
       EXPECT_LT(asked.deadline, absl::InfiniteFuture()) << id;
       ++(GetErrorDetails(end.status).reason == "DEADLINE_EXCEEDED" ? met.expired : met.unreachable);
@@ -240,7 +316,12 @@ class Simulation : public SchedulerHarness {
   std::mt19937 random_;
   // Decides which keys and values are not finite.
   std::mt19937 poison_;
+  const Rules rules_;
   bool shares_ = false;
+  std::map<std::string, std::shared_ptr<PendingForTest>> rules_of_;
+  // Requests whose constraints are being prepared.
+  std::set<std::string> pending_;
+  int64_t passed_ = 0;
   std::map<std::string, Asked> asked_;
   int cancels_ = 0;
   int released_ = 0;
@@ -273,6 +354,30 @@ void RunMany(Windows windows) {
   EXPECT_GT(met.cached_tokens, 3 * kRuns);
   EXPECT_GT(met.parts_after_returns, 10 * kRuns);
   EXPECT_GT(met.starts_after_a_window, kRuns);
+}
+
+// What a request draws under its rule does not depend on others, on what is forced, or on whether
+// its masks follow their steps.
+TEST(SchedulerSimulationTest, ThousandsOfRunsWithConstraints) {
+  const std::shared_ptr<const Model> model = NanoModel();
+  Encounters met;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Windows windows = seed % 3 == 0 ? Windows::kSome : Windows::kNone;
+    const int poison_one_in = seed % 5 == 0 ? 60 : 0;
+    Simulation(seed, model, windows, poison_one_in, Rules::kSome).Run(met);
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met.completed, 5 * kRuns);
+  EXPECT_GT(met.cancelled, kRuns / 2);
+  EXPECT_GT(met.preemptions, kRuns / 2);
+  EXPECT_GT(met.cached_tokens, 3 * kRuns);
+  EXPECT_GT(met.poisoned, kRuns / 10);
+  EXPECT_GT(met.refused_rules, kRuns / 4);
+  EXPECT_GT(met.failed_rules, kRuns / 10);
+  EXPECT_GT(met.passed, kRuns);
+  EXPECT_GT(met.forced_tokens, 10 * kRuns);
+  EXPECT_GT(met.masks_given, 5 * kRuns);
 }
 
 TEST(SchedulerSimulationTest, ThousandsOfRuns) { RunMany(Windows::kNone); }

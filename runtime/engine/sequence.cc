@@ -53,12 +53,12 @@ absl::StatusOr<bool> Sequence::Replay(int count) {
   for (; count > 0 && replayed < static_cast<int>(resume.size()); --count, ++replayed) {
     const int32_t token = resume[replayed];
     constraint->Accept(token);
-    if (!constraint->status().ok()) {
+    if (const absl::Status status = constraint->status(); absl::IsInvalidArgument(status)) {
       return InvalidField(absl::StrCat("resume_token_ids[", replayed, "]"),
-                          absl::StrCat(token, " is not a token that the request's constraint "
-                                              "allows there: ",
-                                       constraint->status().message()));
+                          absl::StrCat(token, " is no token that the constraint allows there: ",
+                                       status.message()));
     }
+    ORCD_RETURN_IF_ERROR(constraint->status());
     // What is forced is asked for where it was asked for when the tokens were generated.
     if (!forced.empty() && forced.front() == token) {
       forced.erase(forced.begin());

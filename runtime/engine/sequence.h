@@ -87,7 +87,7 @@ struct Sequence {
   // Lets the constraint, at first in its initial state, accept up to `count` more of the tokens the
   // request was resumed with, and once it has them all what it forces after them; false until then.
   // The tokens that it forced where they were generated it forces here. kInvalidArgument with the
-  // field of a token that it does not allow.
+  // field of a token that it does not allow; else the errors of Constraint::status.
   absl::StatusOr<bool> Replay(int count);
 
   // Number of known tokens that were not yet given to the backend.

@@ -1,9 +1,14 @@
 #include "runtime/null/null_backend.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +131,42 @@ TEST_F(NullBackendTest, SaysWhatItIs) {
   EXPECT_EQ(engine->backend_info().max_seqs, 7);
   EXPECT_EQ(engine->backend_info().kv_blocks, (1 << 16) / 8 / 4);
   EXPECT_TRUE(engine->backend_info().prompt_logprobs);
+  EXPECT_TRUE(engine->backend_info().late_masks);
+}
+
+// Each allowed token is drawn as often as the others, and no other one is drawn.
+TEST_F(NullBackendTest, DrawsUniformlyAmongTheAllowed) {
+  const std::shared_ptr<const Model>& model = NullKind::model();
+  const int vocab = model->spec().vocab;
+  const auto backend = MakeNull(model, {.max_seqs = 1});
+  std::mt19937 random(7);
+  for (const int allowed : {1, 2, 5, 40, vocab - 1}) {
+    std::vector<int32_t> ids(vocab);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::ranges::shuffle(ids, random);
+    const auto words = AllBut(std::span(ids).subspan(allowed), vocab);
+    std::map<int32_t, int> drawn;
+    const int draws = std::min(allowed * 100, 4000);
+    const auto blocks = BlockRange(0, 1);
+    for (int i = 0; i < draws; ++i) {
+      const std::vector<int32_t> prompt = {i % 1000, i / 1000};
+      SamplingParams params;
+      params.seed = allowed;
+      StepSequence seq = StartSequence(0, prompt, blocks, params);
+      seq.sample = true;
+      seq.mask = {words};
+      ++drawn[SamplesOf(RunStep(*backend, {seq})).at(0).token];
+    }
+    for (const auto& [token, count] : drawn) {
+      EXPECT_TRUE(TokenMask{words}.Allows(token)) << token;
+      if (allowed <= 40) {
+        EXPECT_NEAR(count, 100, 45) << token;
+      }
+    }
+    if (allowed <= 40) {
+      EXPECT_EQ(static_cast<int>(drawn.size()), allowed);
+    }
+  }
 }
 
 TEST_F(NullBackendTest, TokensDependOnSeedAndHistoryAlone) {

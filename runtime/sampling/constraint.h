@@ -29,7 +29,8 @@ class Constraint {
   // tokens were not accepted yet; at least one, unless status() is an error. Requires
   // !NeedsTokens(ahead). Valid until this constraint is changed.
   virtual TokenMask Mask(int ahead) = 0;
-  // Takes the sequence's next token, one that the mask allows; any other is an error of status().
+  // Takes the sequence's next token, one that the mask allows; any other makes status() a
+  // kInvalidArgument error.
   // The prompt's tokens are not given.
   virtual void Accept(int32_t token) = 0;
   // Forgets the last `count` accepted tokens.
