@@ -1,5 +1,5 @@
-// Constraints that the worker must refuse over the wire, with the right status, reason and field and a
-// message that says what to change. The worker goes on.
+// Constraints that the worker must refuse over the wire, with the right status, reason and field
+// and a message that says what to change. The worker goes on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,8 @@ std::vector<BadConstraint> BadSchemas() {
   constexpr char kUnsupported[] = "CONSTRAINT_UNSUPPORTED";
   constexpr char kTooLarge[] = "CONSTRAINT_TOO_LARGE";
   std::string nested = R"({"type": "string"})";
-  for (int i = 0; i < 100; ++i) nested = absl::StrCat(R"({"type": "array", "items": )", nested, "}");
+  for (int i = 0; i < 100; ++i)
+    nested = absl::StrCat(R"({"type": "array", "items": )", nested, "}");
   return {
       BadSchema("no JSON", "{type: object}", kInvalid),
       BadSchema("empty schema text", "", kInvalid),

@@ -66,8 +66,8 @@ TEST_F(ConstraintTest, EachRuleHolds) {
   };
   for (int seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(seed);
-    EXPECT_TRUE(FulfilsSchema(
-        generate(seed, [](v1::Constraint& c) { c.set_json_schema(kSchema); })));
+    EXPECT_TRUE(
+        FulfilsSchema(generate(seed, [](v1::Constraint& c) { c.set_json_schema(kSchema); })));
     EXPECT_THAT(generate(seed, [](v1::Constraint& c) { c.set_regex("[0-9]{4}-[a-f]{2,3}"); }),
                 MatchesRegex("[0-9]{4}-[a-f]{2,3}"));
     EXPECT_THAT(generate(seed,
@@ -103,7 +103,7 @@ TEST_F(ConstraintTest, TokensWithoutAChoiceAreForcedAndCounted) {
   const uint32_t forced = generation.finished->usage().forced_tokens();
   EXPECT_GT(forced, 0u);
   EXPECT_LE(forced, generation.finished->usage().generated_tokens());
-  // Where there is one continuation, it is certain.
+  // The only continuation is certain.
   for (const v1::TokenLogprobs& token : generation.logprobs) EXPECT_EQ(token.logprob(), 0);
   // The second request finds the rule compiled.
   ASSERT_TRUE(IsComplete(client().Generate(request)));

@@ -76,8 +76,7 @@ void AddUnload(CLI::App& app, UnloadOptions* options) {
 
 void AddForm(CLI::App& generate, ConstraintOptions& o) {
   const std::string form = "Form of the answer";
-  generate
-      .add_option("--json-schema", o.json_schema, "JSON that this JSON Schema accepts")
+  generate.add_option("--json-schema", o.json_schema, "JSON that this JSON Schema accepts")
       ->type_name("FILE|JSON")
       ->group(form);
   generate.add_flag("--json-object", o.json_object, "Any JSON object")->group(form);

@@ -60,9 +60,8 @@ TEST(ConstraintOptionsTest, WhereItBegins) {
 }
 
 TEST(ConstraintOptionsTest, ContradictionsAreNamed) {
-  EXPECT_THAT(
-      std::string(NewConstraint({.json_object = true, .regex = "a"}).status().message()),
-      HasSubstr("--json-object and --regex"));
+  EXPECT_THAT(std::string(NewConstraint({.json_object = true, .regex = "a"}).status().message()),
+              HasSubstr("--json-object and --regex"));
   EXPECT_THAT(std::string(NewConstraint({.after = "x"}).status().message()), HasSubstr("--after"));
 }
 

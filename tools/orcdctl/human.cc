@@ -291,19 +291,17 @@ std::string DescribeStats(const v1::GenerateStarted& started,
       usage.prompt_tokens() - std::min(usage.prompt_tokens(), usage.cached_prompt_tokens());
   // The first token comes from the prefill; the decode time covers the later ones.
   const uint32_t decoded = usage.generated_tokens() > 0 ? usage.generated_tokens() - 1 : 0;
-  return absl::StrCat(Counted(usage.generated_tokens(), "token"),
-                      usage.forced_tokens() > 0 ? absl::StrCat(" (", usage.forced_tokens(),
-                                                               " forced)")
-                                                : "",
-                      " in ", HumanDuration(prefill + decode), decoded > 0 ? Rate(decoded, decode) : "",
-                      kDot, "prompt ", Counted(usage.prompt_tokens(), "token"),
-                      usage.cached_prompt_tokens() > 0
-                          ? absl::StrCat(" (", usage.cached_prompt_tokens(), " cached)")
-                          : "",
-                      " in ", HumanDuration(prefill), computed > 0 ? Rate(computed, prefill) : "",
-                      kDot, "queued ", HumanDuration(FromProto(timings.queue())), kDot,
-                      DescribeFinish(finished), kDot, "seed ", started.seed(), kDot, "request ",
-                      AsOneLine(started.request_id()));
+  return absl::StrCat(
+      Counted(usage.generated_tokens(), "token"),
+      usage.forced_tokens() > 0 ? absl::StrCat(" (", usage.forced_tokens(), " forced)") : "",
+      " in ", HumanDuration(prefill + decode), decoded > 0 ? Rate(decoded, decode) : "", kDot,
+      "prompt ", Counted(usage.prompt_tokens(), "token"),
+      usage.cached_prompt_tokens() > 0
+          ? absl::StrCat(" (", usage.cached_prompt_tokens(), " cached)")
+          : "",
+      " in ", HumanDuration(prefill), computed > 0 ? Rate(computed, prefill) : "", kDot, "queued ",
+      HumanDuration(FromProto(timings.queue())), kDot, DescribeFinish(finished), kDot, "seed ",
+      started.seed(), kDot, "request ", AsOneLine(started.request_id()));
 }
 
 std::string JsonLine(const google::protobuf::Message& message) {

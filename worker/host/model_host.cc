@@ -508,8 +508,8 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
   // loaded_.
-  const bool keep = loaded_.engine != nullptr &&
-                    (!model.ok() || (*model)->digest() == loaded_.model->digest());
+  const bool keep =
+      loaded_.engine != nullptr && (!model.ok() || (*model)->digest() == loaded_.model->digest());
   const absl::StatusOr<v1::ModelDescription> result =
       keep ? Keep(spec, model) : Replace(spec, std::move(model), task);
   NotifyStateChanged();

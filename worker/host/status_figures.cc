@@ -41,8 +41,7 @@ uint64_t ResidentBytes() {
 
 void StatusFigures::AddEnded(const EngineStats& stats) { ended_ = Sum(ended_, stats); }
 
-v1::WorkerStatus StatusFigures::Measure(const Engine* engine,
-                                        const ConstraintCompiler* constraints,
+v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCompiler* constraints,
                                         uint64_t resident_bytes) {
   const absl::Time now = SteadyNow();
   v1::WorkerStatus status = idle_;

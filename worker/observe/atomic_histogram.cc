@@ -14,8 +14,7 @@ AtomicHistogram::AtomicHistogram(std::string name, std::string help, std::vector
       counts_(bounds_.size() + 1) {}
 
 void AtomicHistogram::Observe(absl::Duration took) {
-  const auto bucket =
-      std::lower_bound(bounds_.begin(), bounds_.end(), absl::ToDoubleSeconds(took));
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), absl::ToDoubleSeconds(took));
   counts_[static_cast<size_t>(bucket - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
   sum_ns_.fetch_add(absl::ToInt64Nanoseconds(took), std::memory_order_relaxed);
 }
@@ -25,13 +24,11 @@ prometheus::MetricFamily AtomicHistogram::Collect() const {
   uint64_t total = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     total += counts_[i].load(std::memory_order_relaxed);
-    const double bound =
-        i < bounds_.size() ? bounds_[i] : std::numeric_limits<double>::infinity();
+    const double bound = i < bounds_.size() ? bounds_[i] : std::numeric_limits<double>::infinity();
     metric.histogram.bucket.push_back({.cumulative_count = total, .upper_bound = bound});
   }
   metric.histogram.sample_count = total;
-  metric.histogram.sample_sum =
-      static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) / 1e9;
+  metric.histogram.sample_sum = static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) / 1e9;
   prometheus::MetricFamily family;
   family.name = name_;
   family.help = help_;

@@ -1,4 +1,4 @@
-// How long constraints take, for Prometheus.
+// The times that constraints take, for Prometheus.
 #ifndef ORCD_WORKER_OBSERVE_CONSTRAINT_TIMES_H_
 #define ORCD_WORKER_OBSERVE_CONSTRAINT_TIMES_H_
 
@@ -20,10 +20,10 @@ class ConstraintTimes final : public ConstraintObserver {
   AtomicHistogram compile_{"orcd_constraint_compile_seconds",
                            "Compilation of a request's rule, its first mask included.",
                            {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}};
-  AtomicHistogram mask_{"orcd_constraint_mask_seconds",
-                        "Making the mask of one token of a sequence.",
-                        {.000005, .00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005,
-                         .01, .025}};
+  AtomicHistogram mask_{
+      "orcd_constraint_mask_seconds",
+      "Making the mask of one token of a sequence.",
+      {.000005, .00001, .000025, .00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025}};
 };
 
 }  // namespace orcd

@@ -75,9 +75,9 @@ TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   const std::string of_status = Text(StatusMetrics({}));
-  for (const char* line : {"orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 0\n",
-                           "\norcd_constraint_cache_hits_total 0\n",
-                           "\norcd_forced_tokens_total 0\n"}) {
+  for (const char* line :
+       {"orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 0\n",
+        "\norcd_constraint_cache_hits_total 0\n", "\norcd_forced_tokens_total 0\n"}) {
     EXPECT_THAT(of_status, HasSubstr(line));
   }
 }

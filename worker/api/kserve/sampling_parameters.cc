@@ -261,8 +261,9 @@ absl::Status SetRule(const Value& value, decltype(ConstraintSpec::rule) rule,
     return InvalidField(value.field(), absl::StrCat("comes beside ", request.constraint()->field,
                                                     "; send one of them"));
   }
-  request.SetConstraint(ConstraintSpec{.rule = std::move(rule), .start = {}, .field = value.field()},
-                        ConstraintStart::kAfterThinking);
+  request.SetConstraint(
+      ConstraintSpec{.rule = std::move(rule), .start = {}, .field = value.field()},
+      ConstraintStart::kAfterThinking);
   return absl::OkStatus();
 }
 
@@ -309,9 +310,8 @@ struct Parameter {
 // The members of vLLM's StructuredOutputsParams that are a rule. The others are switches, which may
 // be off.
 constexpr Parameter kStructuredOutputs[] = {
-    {"json", SetJsonSchema},  {"json_object", SetJsonObject},
-    {"regex", SetRegex},      {"grammar", SetGrammar},
-    {"choice", SetChoice},    {"structural_tag", SetStructuralTag},
+    {"json", SetJsonSchema}, {"json_object", SetJsonObject}, {"regex", SetRegex},
+    {"grammar", SetGrammar}, {"choice", SetChoice},          {"structural_tag", SetStructuralTag},
 };
 
 absl::Status SetStructuredOutputs(const Value& value, RequestBuilder& request) {

@@ -15,8 +15,8 @@ namespace orcd::kserve {
 
 // Collects the sampling parameters of one request. A parameter that is absent, or null under any
 // name, keeps the default that worker.proto gives. A number may be sent as text, as Triton's own
-// examples do. All errors are kInvalidArgument and name the parameter: INVALID_FIELD, or a reason of
-// ParseStructuralTag. For one thread.
+// examples do. All errors are kInvalidArgument and name the parameter: INVALID_FIELD, or a reason
+// of ParseStructuralTag. For one thread.
 class SamplingParameters {
  public:
   // `request` receives the parameters and must outlive this.

@@ -35,7 +35,8 @@ struct Ticket {
 
 // Checks, renders and encodes a request. One without room in the queue is refused before the work
 // of either. Its constraint begins to compile before its prompt is rendered. Fails with the errors
-// of ModelHost::Admit, Engine::CheckAhead and RequestBuilder, and with kDeadlineExceeded. `host` and `telemetry`, which may be null, must outlive the ticket.
+// of ModelHost::Admit, Engine::CheckAhead and RequestBuilder, and with kDeadlineExceeded. `host`
+// and `telemetry`, which may be null, must outlive the ticket.
 absl::StatusOr<Ticket> Admit(RequestBuilder asked, const grpc::CallbackServerContext& context,
                              absl::Time arrival, absl::Time deadline, ModelHost& host,
                              Telemetry* telemetry);

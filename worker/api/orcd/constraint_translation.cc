@@ -98,9 +98,9 @@ absl::StatusOr<ConstraintSpec> TranslateConstraint(v1::Constraint& constraint) {
   if (constraint.has_after_string()) {
     const size_t bytes = constraint.after_string().size();
     if (bytes == 0 || bytes > kMaxAfterStringBytes) {
-      return InvalidField(absl::StrCat(kConstraint, ".after_string"),
-                          absl::StrCat("has ", bytes, " bytes; 1 to ", kMaxAfterStringBytes,
-                                       " are allowed"));
+      return InvalidField(
+          absl::StrCat(kConstraint, ".after_string"),
+          absl::StrCat("has ", bytes, " bytes; 1 to ", kMaxAfterStringBytes, " are allowed"));
     }
     spec.start = StartAfterString{std::move(*constraint.mutable_after_string())};
   }

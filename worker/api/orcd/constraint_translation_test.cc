@@ -39,9 +39,8 @@ TEST(ConstraintTranslationTest, EachRuleArrivesWithItsField) {
   EXPECT_THAT(std::get<ChoiceRule>(Translate(constraint).rule).choices, ElementsAre("yes", "no"));
   EXPECT_EQ(Translate(constraint).field, "constraint.choice");
   constraint.mutable_grammar()->set_text("start: \"a\"");
-  for (const auto& [sent, read] :
-       {std::pair(v1::GRAMMAR_DIALECT_LARK, GrammarDialect::kLark),
-        std::pair(v1::GRAMMAR_DIALECT_EBNF, GrammarDialect::kEbnf)}) {
+  for (const auto& [sent, read] : {std::pair(v1::GRAMMAR_DIALECT_LARK, GrammarDialect::kLark),
+                                   std::pair(v1::GRAMMAR_DIALECT_EBNF, GrammarDialect::kEbnf)}) {
     constraint.mutable_grammar()->set_dialect(sent);
     const auto rule = std::get<GrammarRule>(Translate(constraint).rule);
     EXPECT_EQ(rule.dialect, read);

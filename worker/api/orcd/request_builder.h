@@ -38,7 +38,7 @@ struct TextPrompt {
 };
 using Prompt = std::variant<TextPrompt, ChatRequest, std::vector<int32_t>>;
 
-// Where a constraint starts whose protocol names no place.
+// The start of a constraint whose protocol names no place.
 enum class ConstraintStart {
   // As its spec says.
   kAsGiven,

@@ -39,8 +39,7 @@ absl::StatusOr<std::optional<ConstraintSpec>> TranslateConstraint(
     return std::nullopt;
   }
   ConstraintSpec spec;
-  spec.field =
-      absl::StrCat("sampling_params.", Wire::descriptor()->FindFieldByNumber(set)->name());
+  spec.field = absl::StrCat("sampling_params.", Wire::descriptor()->FindFieldByNumber(set)->name());
   switch (set) {
     case Wire::kJsonSchema:
       spec.rule = JsonSchemaRule{std::move(*params.mutable_json_schema())};

@@ -225,9 +225,9 @@ TEST(GenerateTranslationTest, PromptLogprobsThatNobodyComputesAreAWrongField) {
 }
 
 TEST(GenerateTranslationTest, AWorkerWithoutConstraintsIsTheClientsErrorToo) {
-  const absl::Status status = InVllmWords(
-      MakeError(absl::StatusCode::kUnimplemented, "leave sampling_params.regex out",
-                {.reason = "CONSTRAINTS_NOT_BUILT", .field = "sampling_params.regex"}));
+  const absl::Status status =
+      InVllmWords(MakeError(absl::StatusCode::kUnimplemented, "leave sampling_params.regex out",
+                            {.reason = "CONSTRAINTS_NOT_BUILT", .field = "sampling_params.regex"}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINTS_NOT_BUILT");
   EXPECT_EQ(GetErrorDetails(status).field, "sampling_params.regex");
