@@ -1,6 +1,8 @@
 // Measures how fast the engine serves a model on a backend: a number of concurrent requests of a
 // given length, end to end without the network. Counts the tokens that requests receive. The model
-// is a file, or one of random weights in the shape of --arch and --size.
+// is a file, or one of random weights in the shape of --arch and --size. With --schemas, each
+// request has one of a file's JSON Schemas as its constraint, and runs beside a request without
+// that generates as many tokens.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,16 +23,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "bench/constrained_streams.h"
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
 #include "runtime/base/error.h"
 #include "runtime/base/load_observer.h"
+#include "runtime/constraint/constraint_compiler.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
+#include "runtime/null/null_backend.h"
 #include "testing/random_model/random_model.h"
+#include "testing/schemas/schema_corpus.h"
 
 namespace orcd {
 namespace {
@@ -46,6 +52,8 @@ struct Options {
   float temperature = 0;
   bool cached = false;
   int64_t kv_cache_bytes = 0;
+  // Empty: requests have no constraints.
+  std::string schemas;
 };
 
 struct Case {
@@ -166,6 +174,62 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
   return absl::OkStatus();
 }
 
+// Measures the case with constraints and without, in turns. The prompts are as long as the case
+// says and the outputs at most.
+absl::Status RunConstrainedCase(Engine& engine, ConstraintCompiler& compiler,
+                                const std::vector<ConstraintSpec>& specs, const Case& what,
+                                const Options& options) {
+  // One stream takes a sample of the schemas, many take each of them.
+  const size_t requests = static_cast<size_t>(std::max(40, 4 * what.parallel));
+  constexpr size_t kStride = 37;
+  std::vector<StreamWork> with;
+  for (size_t i = 0; i < requests; ++i) {
+    with.push_back({.spec = &specs[i * kStride % specs.size()], .max_tokens = what.tokens});
+  }
+  StreamRunner runner(engine, &compiler, what.prompt, options.temperature);
+  double best_with = 0;
+  double best_without = 0;
+  StreamResult constrained;
+  int64_t forced = 0;
+  for (int repetition = 0; repetition < options.repetitions + 1; ++repetition) {
+    const int64_t forced_before = engine.stats().forced_tokens;
+    ORCD_ASSIGN_OR_RETURN(constrained, runner.Run(with, what.parallel));
+    forced = engine.stats().forced_tokens - forced_before;
+    std::vector<StreamWork> without;
+    for (const int length : constrained.lengths) without.push_back({.max_tokens = length});
+    ORCD_ASSIGN_OR_RETURN(const StreamResult plain, runner.Run(without, what.parallel));
+    // The first repetition is a warm-up, in which the schemas are compiled.
+    if (repetition == 0) continue;
+    best_with = std::max(best_with, constrained.rate());
+    best_without = std::max(best_without, plain.rate());
+  }
+  std::printf(
+      "%4d x (%d in + up to %d out), %zu requests: %10.1f tok/s constrained, %10.1f without, ratio "
+      "%.3f; %.1f%% forced, %d ended\n",
+      what.parallel, what.prompt, what.tokens, requests, best_with, best_without,
+      best_with / best_without,
+      100.0 * static_cast<double>(forced) / static_cast<double>(constrained.tokens),
+      constrained.ended);
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+// Measures all cases with the schemas of the options' file.
+absl::Status RunConstrainedCases(Engine& engine, const std::vector<Case>& cases,
+                                 const Options& options) {
+  ORCD_ASSIGN_OR_RETURN(const std::vector<SchemaCase> schemas, ReadSchemaCorpus(options.schemas));
+  std::vector<ConstraintSpec> specs;
+  for (const SchemaCase& schema : schemas) {
+    specs.push_back({.rule = JsonSchemaRule{schema.schema}, .start = {}});
+  }
+  ORCD_ASSIGN_OR_RETURN(const std::unique_ptr<ConstraintCompiler> compiler,
+                        ConstraintCompiler::Create(engine.model().tokenizer(), {}, nullptr));
+  for (const Case& what : cases) {
+    ORCD_RETURN_IF_ERROR(RunConstrainedCase(engine, *compiler, specs, what, options));
+  }
+  return absl::OkStatus();
+}
+
 // A random model's file, which goes with this object.
 class RandomModelFile {
  public:
@@ -199,6 +263,7 @@ absl::Status Measure(const Options& options) {
     load.backend.max_seqs = std::max(load.backend.max_seqs, parsed.parallel);
   }
   BackendMaker backend = {.make = CreateCpuBackend};
+  if (options.backend == "null") backend = {.make = NullBackendFactory(), .self_check = false};
 #ifdef ORCD_CUDA
   if (options.backend == "cuda") {
     backend = {.make = CreateCudaBackend, .make_reference = CreateCpuReference};
@@ -223,6 +288,7 @@ absl::Status Measure(const Options& options) {
       absl::StrCat(engine->model().spec().name, " (", engine->model().quantization(), ")").c_str(),
       info.device.c_str(), Seconds() - start, static_cast<double>(info.weights_bytes) * 1e-9,
       static_cast<double>(info.kv_bytes) * 1e-9, static_cast<double>(info.workspace_bytes) * 1e-9);
+  if (!options.schemas.empty()) return RunConstrainedCases(*engine, cases, options);
   for (const Case& what : cases) ORCD_RETURN_IF_ERROR(RunCase(*engine, what, options));
   return absl::OkStatus();
 }
@@ -236,7 +302,8 @@ int Main(int argc, char** argv) {
   app.add_option("--size", options.random.size, "The same")->capture_default_str();
   app.add_option("--type", options.random.type, "The same")->capture_default_str();
   app.add_option("--window", options.random.window, "The same");
-  std::vector<std::string> backends = {"cpu"};
+  app.add_option("--vocab-from", options.random.vocab_from, "The same");
+  std::vector<std::string> backends = {"cpu", "null"};
 #ifdef ORCD_CUDA
   backends.push_back("cuda");
 #endif
@@ -249,6 +316,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--cached", options.cached, "The prompts are in the prefix cache");
   app.add_option("--kv-cache-bytes", options.kv_cache_bytes, "0: the backend chooses")
       ->capture_default_str();
+  app.add_option("--schemas", options.schemas,
+                 "JSON objects with `schema`, one a line, such as testing/schemas/corpus.jsonl");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "engine_bench: " << status.message() << "\n";

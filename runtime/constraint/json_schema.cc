@@ -204,7 +204,9 @@ class SchemaWalk {
     return CheckMultiples();
   }
 
-  // The schema with its changes. `members` come first in the outermost schema.
+  // The schema with its changes. `members` come last in the outermost schema: the library takes its
+  // options out and puts the last member in their place, and the order of members decides the order
+  // of properties.
   std::string Write(std::string_view members) const {
     std::string out;
     Write(root_, members, out);
@@ -657,9 +659,9 @@ class SchemaWalk {
       }
       out += value.empty() ? "[]" : "]";
     } else if (value.is_object()) {
-      out.append("{").append(members);
+      out += '{';
       const bool applicators_last = applicators_last_.contains(&value);
-      bool is_first = members.empty();
+      bool is_first = true;
       for (const bool applicators : {false, true}) {
         for (const auto& [name, member] : value.get_ref<const Json::object_t&>()) {
           const bool comes_now = applicators_last ? Contains(kApplicators, name) == applicators
@@ -667,7 +669,8 @@ class SchemaWalk {
           if (comes_now) WriteMember(name, member, is_first, out);
         }
       }
-      out += '}';
+      if (!is_first && !members.empty()) out += ',';
+      out.append(members).append("}");
     } else {
       out += value.dump();
     }

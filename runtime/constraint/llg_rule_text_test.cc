@@ -269,6 +269,10 @@ TEST(LlgRuleTextTest, SchemasThatTheLibraryAloneMisreads) {
   const Rule date = Schema(R"({"type":"string","format":"date"})");
   date.Complete({"\"2024-02-29\"", "\"2023-12-31\""});
   date.Forbidden({"\"2023-02-29", "\"0000", "\"2023-13"});
+  const Rule order = Schema(R"({"properties":{"b":true},"required":["b"],"type":"object",
+                               "allOf":[{"properties":{"a":true},"required":["a"]}]})");
+  order.Complete({"{\"b\":1,\"a\":2}"});
+  order.Forbidden({"{\"a"});
   const Rule both = Schema(R"({"type":"string","pattern":"^2","format":"date-time"})");
   both.Complete({"\"2024-02-29T10:00:00Z\""});
   both.Forbidden({"\"1"});
