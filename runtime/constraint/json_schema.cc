@@ -106,6 +106,7 @@ constexpr Keyword kKeywords[] = {
 constexpr std::string_view kTypes[] = {"array",  "boolean", "integer", "null",
                                        "number", "object",  "string"};
 constexpr std::string_view kApplicators[] = {"$ref", "allOf", "anyOf", "const", "enum", "oneOf"};
+constexpr std::string_view kDefinitions[] = {"$defs", "definitions"};
 constexpr std::string_view kDialects[] = {
     "http://json-schema.org/draft-04/schema",       "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",       "https://json-schema.org/draft/2019-09/schema",
@@ -296,6 +297,10 @@ class SchemaWalk {
     const auto* known = std::ranges::find(kDialects, name);
     return known == std::end(kDialects) ? std::string_view() : *known;
   }
+  // Before 2019-09, a reference's other keywords have no effect.
+  bool ReferencesStandAlone() const {
+    return dialect_ == kDialects[0] || dialect_ == kDialects[1] || dialect_ == kDialects[2];
+  }
   // An unknown dialect counts as the newest.
   bool IsNewestDialect() const { return dialect_.empty() || dialect_ == kDialects[4]; }
 
@@ -305,9 +310,14 @@ class SchemaWalk {
     const Json& schema = *place.schema;
     if (schema.is_boolean()) return absl::OkStatus();
     if (!schema.is_object()) return Invalid(place, "", "is not a schema (an object or a boolean)");
+    const bool only_reference = ReferencesStandAlone() && FindMember(schema, "$ref") != nullptr;
     for (const auto& [name, value] : schema.get_ref<const Json::object_t&>()) {
       const Keyword* keyword = FindKeywordRole(name);
       if (!keyword) continue;
+      if (only_reference && name != "$ref" && name != "$schema" && !Contains(kDefinitions, name)) {
+        changes_[&value].drop = true;
+        continue;
+      }
       ORCD_RETURN_IF_ERROR(CheckMember(place, static_cast<int>(i), *keyword, value));
     }
     CheckOrder(schema);
@@ -459,9 +469,11 @@ class SchemaWalk {
   }
 
   // The value that a local pointer, without its `#`, points to; null if there is none.
-  const Json* Resolve(std::string_view pointer) {
+  // Sets `through_id` if the path leads through a schema that has a name.
+  const Json* Resolve(std::string_view pointer, bool& through_id) {
     const Json* value = &root_;
     while (!pointer.empty()) {
+      through_id = through_id || HasId(*value);
       if (pointer.front() != '/') return nullptr;
       pointer.remove_prefix(1);
       const size_t end = std::min(pointer.find('/'), pointer.size());
@@ -487,6 +499,12 @@ class SchemaWalk {
     if (!reference.starts_with('#')) {
       return Unsupported(place, "$ref", "points out of the schema");
     }
+    for (const Place* around = &place;; around = &places_[around->parent]) {
+      if (HasId(*around->schema)) {
+        return Unsupported(place, "$ref", "stands in a schema with a name (`$id`) of its own");
+      }
+      if (around->parent < 0) break;
+    }
     if (!references_.insert(reference).second) return absl::OkStatus();
     if (references_.size() > kMaxDefinitions) {
       return TooLarge(place, "$ref",
@@ -495,22 +513,32 @@ class SchemaWalk {
     // The library finds anchors.
     if (reference.size() > 1 && reference[1] != '/') return absl::OkStatus();
     const std::string_view pointer = std::string_view(reference).substr(1);
-    const Json* target = Resolve(pointer);
+    bool through_id = false;
+    const Json* target = Resolve(pointer, through_id);
     if (!target) return Invalid(place, "$ref", "points to nothing: " + reference);
+    if (through_id) {
+      return Unsupported(place, "$ref", "points into a schema with a name (`$id`) of its own");
+    }
     Visit({.schema = target, .keyword = pointer});
     return absl::OkStatus();
   }
 
-  // References are local, so the outermost schema's name has no effect; those of others change what
-  // references within them mean.
+  // The name of a schema changes what local references within it mean, unless it is an anchor.
+  bool HasId(const Json& schema) {
+    if (&schema == &root_) return false;
+    const Json* id = FindIndexed(schema, dialect_ == kDialects[0] ? "id" : "$id");
+    return id != nullptr && id->is_string() && !IsAnchor(*id);
+  }
+  static bool IsAnchor(const Json& id) {
+    const std::string& text = id.get_ref<const std::string&>();
+    return text.starts_with('#') && !text.starts_with("#/");
+  }
+
+  // References are local and those that a name would change are refused, so names have no effect.
   absl::Status CheckId(const Place& place, std::string_view name, const Json& value) {
-    if (place.schema == &root_) {
-      changes_[&value].drop = true;
-      return absl::OkStatus();
-    }
     if (!value.is_string()) return Invalid(place, name, "is not a string");
-    if (value.get_ref<const std::string&>().starts_with('#')) return absl::OkStatus();
-    return Unsupported(place, name, "only the outermost schema may have one");
+    if (!IsAnchor(value)) changes_[&value].drop = true;
+    return absl::OkStatus();
   }
 
   absl::Status CheckType(const Place& place, const Json& value) const {

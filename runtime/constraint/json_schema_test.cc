@@ -48,7 +48,10 @@ TEST(JsonSchemaTest, RefusesByPointer) {
        "f: /additionalProperties/unevaluatedProperties: "},
       {R"({"x-guidance":{"lenient":true}})", "CONSTRAINT_UNSUPPORTED", "f: /x-guidance: "},
       {R"({"$ref":"http://example.com/a"})", "CONSTRAINT_UNSUPPORTED", "f: /$ref: "},
-      {R"({"properties":{"a":{"$id":"b"}}})", "CONSTRAINT_UNSUPPORTED", "f: /properties/a/$id: "},
+      {R"({"properties":{"a":{"$id":"b","items":{"$ref":"#"}}}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /properties/a/items/$ref: "},
+      {R"({"$ref":"#/$defs/a/items","$defs":{"a":{"$id":"b","items":{}}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /$ref: "},
       {R"({"format":"uri-reference"})", "CONSTRAINT_UNSUPPORTED", "f: /format: "},
       {R"({"const":9007199254740993})", "CONSTRAINT_UNSUPPORTED", "f: /const: "},
       {R"({"enum":[1,{"a":[-9007199254740993]}]})", "CONSTRAINT_UNSUPPORTED", "f: /enum: "},
@@ -134,6 +137,17 @@ TEST(JsonSchemaTest, DropsWhatHasNoEffect) {
             R"({"type":"null"})");
   EXPECT_EQ(Changed(R"({"if":{"not":{}}})"), "{}");
   EXPECT_EQ(Changed(R"({"$id":"https://example.com/a","$schema":"https://example.com/b"})"), "{}");
+  EXPECT_EQ(Changed(R"({"properties":{"$id":{"$id":"x"},"a":{"$id":"#/a"},"b":{"$id":"#b"}}})"),
+            R"({"properties":{"$id":{},"a":{},"b":{"$id":"#b"}}})");
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-04/schema#","id":"x","items":
+                        {"$ref":"#/definitions/a","type":"null","not":1,"title":"b"},
+                        "definitions":{"a":{"id":"c"}}})"),
+            R"({"$schema":"http://json-schema.org/draft-04/schema#","items":)"
+            R"({"$ref":"#/definitions/a","title":"b"},"definitions":{"a":{}}})");
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",
+                        "$defs":{"a":{}},"type":"null"})"),
+            R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",)"
+            R"("$defs":{"a":{}}})");
   EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#",
                         "items":{"$schema":"http://json-schema.org/draft-04/schema"}})"),
             R"({"$schema":"http://json-schema.org/draft-07/schema#","items":{}})");

@@ -244,8 +244,11 @@ TEST(RefusalTest, SaysWhyAndWhere) {
        "CONSTRAINT_UNSATISFIABLE", "f: Unsatisfiable schema: required property 'a' is unsat"},
       {"initial lexer configuration (grammar) too big (limit for this grammar: 9)",
        "CONSTRAINT_TOO_LARGE", "f: initial lexer"},
-      {"invalid regex \"(\": unclosed group", "CONSTRAINT_INVALID", "f: invalid regex"},
+      {"invalid regex \"(\": regex parse error:\n    (\n    ^\nerror: unclosed group",
+       "CONSTRAINT_INVALID", "f: regex parse error: unclosed group"},
       {"look-around is not supported", "CONSTRAINT_UNSUPPORTED", "f: look-around"},
+      {"NoExtensionBias", "CONSTRAINT_UNSATISFIABLE", "f: no output"},
+      {"2(5): Expected token ':'\n 1 | start", "CONSTRAINT_INVALID", "f: 2(5): Expected token ':'"},
   };
   for (const Case& c : cases) {
     const absl::Status status = RefusalOf(spec, c.error);
