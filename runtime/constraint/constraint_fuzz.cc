@@ -10,9 +10,11 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -68,7 +70,7 @@ class Fixture {
 };
 
 ConstraintSpec ReadSpec(const uint8_t* data, size_t size, const Tokenizer& tokenizer) {
-  const std::string_view rest(reinterpret_cast<const char*>(data) + 2, size - 2);
+  const std::string rest(reinterpret_cast<const char*>(data) + 2, size - 2);
   std::vector<std::string> parts = absl::StrSplit(rest, '\0');
   ConstraintSpec spec;
   switch (data[1] % 3) {
@@ -139,22 +141,49 @@ std::unique_ptr<Constraint> Compile(ConstraintCompiler& compiler, const Constrai
   return (*pending)->Make();
 }
 
+// False after a rule that takes too long; any other error is a fault.
+bool GoesOn(const Constraint& constraint) {
+  Require(constraint.status().ok() || absl::IsResourceExhausted(constraint.status()));
+  return constraint.status().ok();
+}
+
+// Tokens with which the free text of `spec` ends and its rule begins: random ones would hardly do
+// it.
+std::vector<int32_t> TokensToTheRule(const ConstraintSpec& spec, const Tokenizer& tokenizer) {
+  std::string text;
+  if (const auto* token = std::get_if<StartAfterToken>(&spec.start)) return {token->token};
+  if (const auto* after = std::get_if<StartAfterString>(&spec.start)) text = after->text;
+  const auto* structure = std::get_if<StructuralTagRule>(&spec.rule);
+  if (structure != nullptr && !structure->tags.empty()) text += structure->tags.front().begin;
+  return tokenizer.Encode(text, /*parse_special=*/true);
+}
+
+// Accepts tokens until the mask forbids one.
+void AcceptAllowed(Constraint& constraint, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    const TokenMask mask = constraint.Mask(0);
+    if (!GoesOn(constraint) || !mask.Allows(token) || constraint.Ended()) return;
+    constraint.Accept(token);
+    if (!GoesOn(constraint)) return;
+  }
+}
+
 // Draws from the mask and accepts `steps` times, unless the generation ends or the rule takes too
 // long.
 void Walk(Constraint& constraint, const Tokenizer& tokenizer, std::mt19937_64& random, int steps) {
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps && GoesOn(constraint); ++step) {
     const auto forced = constraint.Forced();
     for (const int32_t token : std::vector<int32_t>(forced.begin(), forced.end())) {
       Require(!tokenizer.IsEog(token));
       const TokenMask mask = constraint.Mask(0);
-      if (!constraint.status().ok()) return;
+      if (!GoesOn(constraint)) return;
       Require(mask.Allows(token));
       constraint.Accept(token);
-      if (!constraint.status().ok()) return;
+      if (!GoesOn(constraint)) return;
     }
     Require(!constraint.NeedsTokens(0));
     const TokenMask mask = constraint.Mask(0);
-    if (!constraint.status().ok()) return;
+    if (!GoesOn(constraint)) return;
     const std::vector<uint32_t> words(mask.words.begin(), mask.words.end());
     std::vector<int32_t> allowed;
     for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
@@ -168,13 +197,13 @@ void Walk(Constraint& constraint, const Tokenizer& tokenizer, std::mt19937_64& r
     const int32_t token = allowed[random() % allowed.size()];
     if (tokenizer.IsEog(token)) return;
     constraint.Accept(token);
-    if (!constraint.status().ok()) return;
+    if (!GoesOn(constraint)) return;
     constraint.Rollback(1);
     const TokenMask again = constraint.Mask(0);
-    if (!constraint.status().ok()) return;
+    if (!GoesOn(constraint)) return;
     Require(std::ranges::equal(words, again.words));
     constraint.Accept(token);
-    if (!constraint.status().ok()) return;
+    if (!GoesOn(constraint)) return;
   }
 }
 
@@ -185,8 +214,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace orcd;
   static const Fixture fixture;
   if (size < 2) return 0;
-  const auto constraint = Compile(fixture.compiler(), ReadSpec(data, size, fixture.tokenizer()));
+  const ConstraintSpec spec = ReadSpec(data, size, fixture.tokenizer());
+  const auto constraint = Compile(fixture.compiler(), spec);
   if (constraint == nullptr) return 0;
+  AcceptAllowed(*constraint, TokensToTheRule(spec, fixture.tokenizer()));
   std::mt19937_64 random(std::accumulate(data, data + size, uint64_t{size}));
   Walk(*constraint, fixture.tokenizer(), random, /*steps=*/24);
   return 0;

@@ -120,10 +120,10 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
 }
 
 size_t LlgRule::bytes() const {
-  // The library does not tell. For texts of 2 bytes to 140 KB its memory was at most 100 KiB and
+  // The library does not tell. For texts of 2 bytes to 140 KB its memory was at most 128 KiB and
   // 160 times the text; a text that is forced takes 460 times its size (2026-11-27).
   const bool forces_all = first_forced_.size() == kMaxForced;
-  return (100 << 10) + (forces_all ? 460 : 160) * text_bytes_ +
+  return (128 << 10) + (forces_all ? 460 : 160) * text_bytes_ +
          first_mask_.size() * sizeof(uint32_t) + first_forced_.size() * sizeof(int32_t);
 }
 
