@@ -94,25 +94,26 @@ TEST(JsonSchemaTest, RefusesByPointer) {
 }
 
 TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
-  for (const char* schema : {
-           "true",
-           "false",
-           "{}",
-           R"({"$schema":"http://json-schema.org/draft-07/schema#","title":"a","description":"b",
+  for (
+      const char* schema : {
+          "true",
+          "false",
+          "{}",
+          R"({"$schema":"http://json-schema.org/draft-07/schema#","title":"a","description":"b",
                "default":3,"examples":[{"not":1}],"$comment":"c","readOnly":true,"deprecated":true,
                "nullable":true,"contentMediaType":"text/plain"})",
-           R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
+          R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
                "required":["not"],"additionalProperties":false,"minProperties":1})",
-           R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
-           R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
-           R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
-           R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
-           R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
-           R"({"multipleOf":0.01,"properties":{"a":{"multipleOf":1000},"b":{"multipleOf":7}}})",
-           R"({"minProperties":3,"required":["a","b"]})",
-           R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
-           R"({"exclusiveMinimum":true,"minimum":3})",
-       }) {
+          R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
+          R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
+          R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
+          R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
+          R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
+          R"({"multipleOf":0.01,"properties":{"a":{"multipleOf":1000},"b":{"multipleOf":7}}})",
+          R"({"minProperties":3,"required":["a","b"]})",
+          R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
+          R"({"exclusiveMinimum":true,"minimum":3})",
+      }) {
     EXPECT_TRUE(Check(schema).ok()) << Check(schema);
   }
 }
@@ -200,7 +201,8 @@ TEST(JsonSchemaTest, TakesHostileSchemas) {
 
   std::string chain = "{\"$defs\":{";
   for (int i = 0; i < 2100; ++i) {
-    chain += "\"a" + std::to_string(i) + "\":{\"$ref\":\"#/$defs/a" + std::to_string(i + 1) + "\"},";
+    chain +=
+        "\"a" + std::to_string(i) + "\":{\"$ref\":\"#/$defs/a" + std::to_string(i + 1) + "\"},";
   }
   chain += "\"a2100\":{}},\"$ref\":\"#/$defs/a0\"}";
   EXPECT_EQ(GetErrorDetails(Check(chain)).reason, "CONSTRAINT_TOO_LARGE");

@@ -158,13 +158,14 @@ absl::StatusOr<LarkPart> StartPart(const StartAfterString& start, const Constrai
   if (token >= 0) marks.push_back(token);
   const std::string others = OtherControlTokens(tokenizer, marks);
   part.definitions = (token >= 0 ? "mark: " : "mark[lazy]: ") + mark + "\nbegin: ";
-  if (!others.empty()) part.definitions.append("(").append(kAnyText).append(" ").append(others).append(")* ");
+  if (!others.empty())
+    part.definitions.append("(").append(kAnyText).append(" ").append(others).append(")* ");
   part.definitions += "mark\n";
   return part;
 }
 
-// A text of the library's errors, the error of a rule that it means, and the keywords of schemas that
-// have the fault.
+// A text of the library's errors, the error of a rule that it means, and the keywords of schemas
+// that have the fault.
 struct KnownError {
   std::string_view text;
   absl::Status (*error)(std::string_view field, std::string_view message);
@@ -187,7 +188,7 @@ bool Says(std::string_view error, std::string_view text) {
   return error.find(text) != std::string_view::npos;
 }
 
-// Where the schemas of the rule use the keywords.
+// Pointers to the uses of the keywords in the rule's schemas.
 std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_view>& keywords) {
   constexpr size_t kMaxUses = 3;
   std::string uses;

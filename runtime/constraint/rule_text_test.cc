@@ -115,9 +115,8 @@ TEST_F(RuleTextTest, WritesStructuralTags) {
 }
 
 TEST_F(RuleTextTest, WritesStructuralTagsOfControlTokens) {
-  const StructuralTagRule rule = {.tags = {{"<|a|>x<|b|>y", "true", "z<|c|>"}},
-                                  .triggers = {"<|a|>x"},
-                                  .at_least_one = true};
+  const StructuralTagRule rule = {
+      .tags = {{"<|a|>x<|b|>y", "true", "z<|c|>"}}, .triggers = {"<|a|>x"}, .at_least_one = true};
   EXPECT_EQ(Text({.rule = rule, .start = {}}),
             "start: tags\n"
             "TEXT: /(?s:.*)/\n"
@@ -174,9 +173,8 @@ TEST(CheckRuleTest, RefusesWhatCannotBeRead) {
             "CONSTRAINT_INVALID");
   EXPECT_EQ(ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{"\xff"}}),
             "CONSTRAINT_INVALID");
-  EXPECT_EQ(
-      ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{std::string(257, 'a')}}),
-      "CONSTRAINT_INVALID");
+  EXPECT_EQ(ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{std::string(257, 'a')}}),
+            "CONSTRAINT_INVALID");
 }
 
 TEST(CheckRuleTest, RefusesTagsThatCannotBegin) {
@@ -193,9 +191,9 @@ TEST(CheckRuleTest, RefusesTagsThatCannotBegin) {
             "CONSTRAINT_INVALID");
   EXPECT_EQ(reason({.tags = {{"a\xff", "", ""}}, .triggers = {"a"}}), "CONSTRAINT_INVALID");
   EXPECT_EQ(reason({.tags = {{"ab", "", ""}}, .triggers = {"a", "ab", "a"}}), "");
-  EXPECT_EQ(reason({.tags = std::vector<StructuralTagRule::Tag>(1025, {"a", "", ""}),
-                    .triggers = {"a"}}),
-            "CONSTRAINT_TOO_LARGE");
+  EXPECT_EQ(
+      reason({.tags = std::vector<StructuralTagRule::Tag>(1025, {"a", "", ""}), .triggers = {"a"}}),
+      "CONSTRAINT_TOO_LARGE");
   const auto [why, message] =
       Refusal({.rule = StructuralTagRule{.tags = {{"a", "", ""}, {"a", R"({"not":1})", ""}},
                                          .triggers = {"a"}},

@@ -129,8 +129,8 @@ absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::stri
     }
     const bool is_token = trigger.front().token >= 0;
     if (!is_token && trigger.size() > 1) {
-      return UnsupportedRule(field, "the trigger " + InQuotes(triggers[i]) +
-                                        " has a special token behind its begin");
+      return UnsupportedRule(
+          field, "the trigger " + InQuotes(triggers[i]) + " has a special token behind its begin");
     }
     const std::string number = std::to_string(i);
     const std::string body = "body" + number;
