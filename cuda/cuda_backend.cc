@@ -425,15 +425,15 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelSpec& spec = p.model->spec();
   const ModelWeights& weights = p.model->weights();
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
-                        DeviceWeights::Plan(weights, Readers(options)));
+                        DeviceWeights::Plan(spec, weights, Readers(options)));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(spec, planned, options, p.device));
   ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(p.device.traits, spec.vocab),
                             "preparing kernels");
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.copies, cuda::CreateStream());
-  ORCD_ASSIGN_OR_RETURN(p.weights,
-                        DeviceWeights::Upload(weights, Readers(options), p.device.index, observer));
+  ORCD_ASSIGN_OR_RETURN(
+      p.weights, DeviceWeights::Upload(spec, weights, Readers(options), p.device.index, observer));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
   // The KV cache must not hold a value that is not finite.

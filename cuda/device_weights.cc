@@ -44,6 +44,13 @@ bool FitsF16(TensorType type, const uint8_t* data, int64_t bytes) {
   return true;
 }
 
+// True of layers whose products are IsPlain (step.h) but for a bias or the order of rows.
+bool RotatesHeads(const LayerSpec& layer) {
+  return (layer.head_dim == 64 || layer.head_dim == 128) && layer.rope.kind != RopeKind::kNone &&
+         layer.rope.dims == layer.head_dim && layer.qk_norm == QkNorm::kNone &&
+         layer.temperature == 0;
+}
+
 absl::Status TooLarge(const Matrix& matrix) {
   return MakeError(absl::StatusCode::kUnimplemented,
                    absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
@@ -54,29 +61,31 @@ absl::Status TooLarge(const Matrix& matrix) {
 
 }  // namespace
 
-absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& weights,
+absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spec,
+                                                            const ModelWeights& weights,
                                                             uint8_t* slab) {
   Carver carver(slab);
   Layout layout;
   layers_.clear();
   formats_ = 0;
-  const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr) {
+  const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr,
+                         int halves_of = 0) {
     tiles = {};
     tiles.format = FormatFor(upper.type);
     tiles.rows = static_cast<int>(lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
     tiles.cols = static_cast<int>(upper.cols);
     tiles.data = carver.Take<uint8_t>(tiles.bytes());
     formats_ |= FormatBit(tiles.format);
-    layout.placements.push_back({&upper, lower, &tiles});
+    layout.placements.push_back({&upper, lower, &tiles, halves_of});
   };
   struct Part {
     Vector values;
     int64_t size;
   };
-  // Consecutive vectors; absent ones become zeros. Null if all are absent.
-  const auto vectors = [&](std::initializer_list<Part> parts) -> const float* {
+  // Consecutive vectors; absent ones become zeros. Null if all are absent and not `wanted`.
+  const auto vectors = [&](std::initializer_list<Part> parts, bool wanted = false) -> const float* {
     int64_t size = 0;
-    bool there = false;
+    bool there = wanted;
     for (const Part& part : parts) {
       size += part.size;
       there = there || !part.values.empty();
@@ -100,12 +109,17 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
     const LayerWeights& layer = weights.layers[i];
     DeviceLayer& to = layers_[i];
     to.attn_norm = vector(layer.attn_norm);
-    place(to.qkv[0], layer.attn_q);
-    place(to.qkv[1], layer.attn_k);
+    const bool rotates_heads = RotatesHeads(spec.layers[i]);
+    to.halves = rotates_heads && spec.layers[i].rope.kind == RopeKind::kNorm &&
+                layer.attn_q_bias.empty() && layer.attn_k_bias.empty();
+    const int halves_of = to.halves ? spec.layers[i].head_dim : 0;
+    place(to.qkv[0], layer.attn_q, nullptr, halves_of);
+    place(to.qkv[1], layer.attn_k, nullptr, halves_of);
     place(to.qkv[2], layer.attn_v);
     to.qkv_bias = vectors({{layer.attn_q_bias, layer.attn_q.rows},
                            {layer.attn_k_bias, layer.attn_k.rows},
-                           {layer.attn_v_bias, layer.attn_v.rows}});
+                           {layer.attn_v_bias, layer.attn_v.rows}},
+                          rotates_heads);
     to.q_norm = vector(layer.attn_q_norm);
     to.k_norm = vector(layer.attn_k_norm);
     place(to.attn_output, layer.attn_output);
@@ -133,19 +147,21 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelWeights& 
   return layout;
 }
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelWeights& weights, int readers,
+absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelSpec& spec,
+                                                  const ModelWeights& weights, int readers,
                                                   uint8_t* slab) {
   DeviceWeights plan;
-  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(weights, slab));
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(spec, weights, slab));
   plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
   return plan;
 }
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelWeights& weights, int readers,
+absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelSpec& spec,
+                                                    const ModelWeights& weights, int readers,
                                                     int device, LoadObserver& observer) {
-  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(weights, readers));
+  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(spec, weights, readers));
   ORCD_ASSIGN_OR_RETURN(result.slab_, DeviceMemory::Allocate(result.planned_bytes_, "weights"));
-  ORCD_ASSIGN_OR_RETURN(const Layout layout, result.LayOut(weights, result.slab_.data()));
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, result.LayOut(spec, weights, result.slab_.data()));
   ORCD_RETURN_IF_ERROR(Copy(layout, readers, device, observer));
   return result;
 }
@@ -216,7 +232,7 @@ class DeviceWeights::Copier {
     int64_t read = 0;
     for (const Matrix* source : {p.upper, p.lower}) {
       if (source == nullptr) continue;
-      std::memcpy(from + read, source->row(first_row), static_cast<size_t>(bytes));
+      ReadRows(p, *source, first_row, rows, from + read);
       if (!FitsF16(p.upper->type, from + read, bytes)) return TooLarge(*source);
       chunk.exponent = std::max(chunk.exponent, WeightExponent(p.upper->type, from + read, bytes));
       read += bytes;
@@ -242,6 +258,19 @@ class DeviceWeights::Copier {
   }
 
  private:
+  static void ReadRows(const Placement& p, const Matrix& source, int64_t first, int64_t rows,
+                       uint8_t* to) {
+    const auto bytes = static_cast<size_t>(source.row_bytes);
+    if (p.halves_of == 0) {
+      std::memcpy(to, source.row(first), static_cast<size_t>(rows) * bytes);
+      return;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      const int row = RowOfHalves(static_cast<int>(first + i), p.halves_of);
+      std::memcpy(to + i * source.row_bytes, source.row(row), bytes);
+    }
+  }
+
   int64_t chunk_bytes_ = 0;
   int next_ = 0;
   PinnedMemory pinned_;

@@ -20,8 +20,14 @@ namespace orcd::cuda {
 struct DeviceLayer {
   const float* attn_norm = nullptr;  // [hidden]
   TiledMatrix qkv[3];                // q, k, v
-  const float* qkv_bias = nullptr;   // [q, k, v rows], zeros for those of the three without a bias
-  const float* q_norm = nullptr;     // As LayerWeights::attn_q_norm.
+  // True if the rows of q and k stand in the order of RowOfHalves, so that RoPE rotates halves of a
+  // head where the model rotates neighbours, as kernels do best. Scores are the same, since queries
+  // and keys change alike.
+  bool halves = false;
+  // [q, k, v rows], zeros for those of the three without a bias. Null if there is none, unless the
+  // kernels are faster with one.
+  const float* qkv_bias = nullptr;
+  const float* q_norm = nullptr;  // As LayerWeights::attn_q_norm.
   const float* k_norm = nullptr;
   TiledMatrix attn_output;
   const float* attn_output_bias = nullptr;  // [hidden]
@@ -39,6 +45,18 @@ struct DeviceLayer {
   const float* ffn_post_norm = nullptr;  // [hidden]
 };
 
+// The row that stands at `row` if, within each head, the even rows come before the odd ones.
+constexpr int RowOfHalves(int row, int head_dim) {
+  const int at = row % head_dim;
+  const int half = head_dim / 2;
+  return row - at + at % half * 2 + at / half;
+}
+// The place of `row` in that order.
+constexpr int PlaceInHalves(int row, int head_dim) {
+  const int at = row % head_dim;
+  return row - at + at % 2 * (head_dim / 2) + at / 2;
+}
+
 // Owns the slab of weights. Immutable once made.
 class DeviceWeights {
  public:
@@ -46,15 +64,15 @@ class DeviceWeights {
   DeviceWeights() = default;
 
   // Computes the layout alone, without memory, as if the slab began at `slab`.
-  static absl::StatusOr<DeviceWeights> Plan(const ModelWeights& weights, int readers,
-                                            uint8_t* slab = nullptr);
+  static absl::StatusOr<DeviceWeights> Plan(const ModelSpec& spec, const ModelWeights& weights,
+                                            int readers, uint8_t* slab = nullptr);
 
   // Reads the weights' bytes (mapped files, perhaps not yet in memory) on `readers` threads, and
   // copies and repacks them into the memory of GPU `device`. Reports LoadStage::kPlace.
   // kUnimplemented if a weight of F32 or BF16 does not fit into F16; kCancelled if the observer
   // says so.
-  static absl::StatusOr<DeviceWeights> Upload(const ModelWeights& weights, int readers, int device,
-                                              LoadObserver& observer);
+  static absl::StatusOr<DeviceWeights> Upload(const ModelSpec& spec, const ModelWeights& weights,
+                                              int readers, int device, LoadObserver& observer);
 
   const TiledMatrix& embedding() const { return embedding_; }
   const std::vector<DeviceLayer>& layers() const { return layers_; }
@@ -69,11 +87,13 @@ class DeviceWeights {
 
  private:
   // A matrix on its way to `tiles`. If `lower` is not null, its rows lie below those of `upper` in
-  // every tile.
+  // every tile. If `halves_of` is not 0, rows are in the order of RowOfHalves for heads of that
+  // size.
   struct Placement {
     const Matrix* upper;
     const Matrix* lower;
     TiledMatrix* tiles;
+    int halves_of;
   };
   // Null values are zeros.
   struct VectorPlacement {
@@ -100,7 +120,7 @@ class DeviceWeights {
 
   // Assigns every weight its place in `slab` (null: only counts bytes). The result points into this
   // object.
-  absl::StatusOr<Layout> LayOut(const ModelWeights& weights, uint8_t* slab);
+  absl::StatusOr<Layout> LayOut(const ModelSpec& spec, const ModelWeights& weights, uint8_t* slab);
   // Largest number of bytes that a chunk reads.
   static int64_t ChunkBytes(const Layout& layout);
   static std::vector<Chunk> Chunks(const Layout& layout);

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/activation_reader.h"
 #include "cuda/status.h"
@@ -81,8 +82,8 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
     if (layer.rope.kind != RopeKind::kNone) {
       plan.qkv.angles = buffers.angles[IndexOf(layer.rope, ropes)];
       plan.qkv.rope_dims = layer.rope.dims;
-      plan.qkv.rope_pairs =
-          layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours : RopePairs::kHalves;
+      plan.qkv.rope_pairs = layer.rope.kind == RopeKind::kNorm && !w.halves ? RopePairs::kNeighbours
+                                                                            : RopePairs::kHalves;
     }
     if (w.qkv_bias != nullptr && SplitsQueries(layer.head_dim)) {
       plan.qkv.query_split = buffers.query_split + i * layer.kv_heads;
@@ -173,20 +174,20 @@ class Forward::Tap {
       : tap_(tap), reader_(stream), tokens_(tokens) {}
 
   absl::Status Rows(TapPoint point, int layer, const float* values, int cols) {
-    return Part(point, layer, values, cols, 0, cols);
+    return Part(point, layer, values, cols, cols, [](int i) { return i; });
   }
-  // Columns of rows that are `stride` floats apart: the first is `first`, and each 8 columns begin
-  // `apart` after the 8 before. A bias of [cols], if not null, is added.
-  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int first, int cols,
-                    int apart = 8, const float* bias = nullptr) {
+  // Columns of rows that are `stride` floats apart: value i of a row stands at place(i). A bias of
+  // [cols], if not null, is added.
+  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int cols,
+                    absl::FunctionRef<int(int)> place, const float* bias = nullptr) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
                           reader_.Floats(values, int64_t{tokens_} * stride));
     ORCD_ASSIGN_OR_RETURN(const std::vector<float> added, Bias(bias, cols));
     std::vector<float> part;
     part.reserve(int64_t{tokens_} * cols);
     for (int t = 0; t < tokens_; ++t) {
-      const float* const row = rows.data() + int64_t{t} * stride + first;
-      for (int i = 0; i < cols; ++i) part.push_back(row[i / 8 * apart + i % 8] + added[i]);
+      const float* const row = rows.data() + int64_t{t} * stride;
+      for (int i = 0; i < cols; ++i) part.push_back(row[place(i)] + added[i]);
     }
     tap_.OnActivation(point, layer, part, tokens_, cols);
     return absl::OkStatus();
@@ -611,15 +612,22 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
   }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchRope(args, step.stream), "RoPE");
   if (step.tap == nullptr) return absl::OkStatus();
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kQ, layer, args.biased, rows, 0, q_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kK, layer, args.biased, rows, q_size, kv_size));
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kV, layer, args.biased, rows, q_size + kv_size, kv_size));
+  const bool halves = weights_.layers()[layer].halves;
+  const auto show = [&](TapPoint point, const float* values, int first, int cols) {
+    const bool reordered = halves && point != kV;
+    return step.tap->Part(point, layer, values, rows, cols, [&](int i) {
+      return first + (reordered ? PlaceInHalves(i, layer_.head_dim) : i);
+    });
+  };
+  ORCD_RETURN_IF_ERROR(show(kQ, args.biased, 0, q_size));
+  ORCD_RETURN_IF_ERROR(show(kK, args.biased, q_size, kv_size));
+  ORCD_RETURN_IF_ERROR(show(kV, args.biased, q_size + kv_size, kv_size));
   if (layer_.qk_norm != QkNorm::kNone) {
-    ORCD_RETURN_IF_ERROR(step.tap->Part(kQNorm, layer, args.normed, rows, 0, q_size));
-    ORCD_RETURN_IF_ERROR(step.tap->Part(kKNorm, layer, args.normed, rows, q_size, kv_size));
+    ORCD_RETURN_IF_ERROR(show(kQNorm, args.normed, 0, q_size));
+    ORCD_RETURN_IF_ERROR(show(kKNorm, args.normed, q_size, kv_size));
   }
-  ORCD_RETURN_IF_ERROR(step.tap->Part(kQRope, layer, args.rotated, rows, 0, q_size));
-  return step.tap->Part(kKRope, layer, args.rotated, rows, q_size, kv_size);
+  ORCD_RETURN_IF_ERROR(show(kQRope, args.rotated, 0, q_size));
+  return show(kKRope, args.rotated, q_size, kv_size);
 }
 
 absl::Status Forward::RunFfn(const Step& step, int layer) {
@@ -681,9 +689,12 @@ absl::Status Forward::RunGateApart(const Step& step, int layer, MatmulArgs args,
     // In one matrix, 8 rows of gate and 8 of up alternate.
     const int up = w.gate_apart() ? ffn : 8;
     const int apart = w.gate_apart() ? 8 : kTileRows;
+    const auto place = [&](int first) {
+      return [first, apart](int i) { return first + i / 8 * apart + i % 8; };
+    };
     const float* const bias = w.gate_up_bias;
-    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, 0, ffn, apart, bias));
-    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, up, ffn, apart,
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnGate, layer, y, rows, ffn, place(0), bias));
+    ORCD_RETURN_IF_ERROR(step.tap->Part(kFfnUp, layer, y, rows, ffn, place(up),
                                         bias == nullptr ? nullptr : bias + ffn));
   }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchSwiGlu({.products = y,

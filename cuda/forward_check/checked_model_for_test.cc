@@ -103,8 +103,8 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
 
 // Plans the weights, with exponents that no planned model has, so that a launch that loses one
 // shows.
-DeviceWeights Placed(const ModelWeights& model) {
-  DeviceWeights weights = *DeviceWeights::Plan(model, 1, Nowhere(1));
+DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
+  DeviceWeights weights = *DeviceWeights::Plan(spec, model, 1, Nowhere(1));
   int exponent = kLeastExponent;
   const auto number = [&](const TiledMatrix& matrix) {
     const_cast<TiledMatrix&>(matrix).exponent = exponent++;
@@ -173,18 +173,18 @@ class Definition {
   Symbol QkvOf(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
     const bool norms = layer.qk_norm != QkNorm::kNone;
     const bool rotates = layer.rope.kind != RopeKind::kNone;
-    return gpu_.Qkv(
-        {.q = gpu_.Product(At(w.qkv[0].data), x),
-         .k = gpu_.Product(At(w.qkv[1].data), x),
-         .v = gpu_.Product(At(w.qkv[2].data), x),
-         .bias = At(w.qkv_bias),
-         .q_norm = norms ? At(w.q_norm) : -1,
-         .k_norm = norms ? At(w.k_norm) : -1,
-         .angles = rotates ? gpu_.Angles(layer.rope) : -1,
-         .rules = QkvRules(
-             layer.rope.kind == RopeKind::kNorm ? RopePairs::kNeighbours : RopePairs::kHalves,
-             rotates ? layer.rope.dims : 0, norms, layer.qk_norm == QkNorm::kProjection,
-             layer.temperature, layer.temperature_length)});
+    const bool neighbours = layer.rope.kind == RopeKind::kNorm && !w.halves;
+    return gpu_.Qkv({.q = gpu_.Product(At(w.qkv[0].data), x),
+                     .k = gpu_.Product(At(w.qkv[1].data), x),
+                     .v = gpu_.Product(At(w.qkv[2].data), x),
+                     .bias = At(w.qkv_bias),
+                     .q_norm = norms ? At(w.q_norm) : -1,
+                     .k_norm = norms ? At(w.k_norm) : -1,
+                     .angles = rotates ? gpu_.Angles(layer.rope) : -1,
+                     .rules = QkvRules(neighbours ? RopePairs::kNeighbours : RopePairs::kHalves,
+                                       rotates ? layer.rope.dims : 0, norms,
+                                       layer.qk_norm == QkNorm::kProjection, layer.temperature,
+                                       layer.temperature_length)});
   }
 
   Symbol Gate(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
@@ -379,7 +379,7 @@ StepShape PromptStep(int tokens, int logit_rows) {
 
 CheckedModel::CheckedModel(const ModelCase& c)
     : spec_(SpecOf(c)),
-      weights_(Placed(WeightsOf(c, spec_))),
+      weights_(Placed(spec_, WeightsOf(c, spec_))),
       buffers_(spec_, weights_,
                {.max_tokens = kMostTokens,
                 .max_seqs = kMostSeqs,

@@ -82,7 +82,8 @@ absl::Status AskCpu(const std::shared_ptr<const Model>& model) {
 // All of a load on the GPU that needs none.
 absl::Status AskGpu(const Model& model) {
   constexpr uint64_t kGiB = uint64_t{1} << 30;
-  ORCD_ASSIGN_OR_RETURN(const DeviceWeights weights, DeviceWeights::Plan(model.weights(), 1));
+  ORCD_ASSIGN_OR_RETURN(const DeviceWeights weights,
+                        DeviceWeights::Plan(model.spec(), model.weights(), 1));
   DeviceInfo device;
   device.kernels = &sm90::kKernels;
   device.total_bytes = 80 * kGiB;

@@ -462,10 +462,11 @@ __device__ __forceinline__ void ConsumersSync() {
 // Named barrier of all threads.
 constexpr int kAllBarrier = 2;
 
-// grid (sequences, kv heads, key splits or more).
+// grid (sequences, kv heads, key splits or more); of the blocks without work, those among the first
+// `resident_blocks` stay resident.
 template <int kHeadDim, int kHalves, int kWarps, bool kPlain>
 __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
-    DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args) {
+    DecodeAttentionKernel(const __grid_constant__ DecodeAttentionArgs args, int resident_blocks) {
   using BlockShared = Shared<kHeadDim, kHalves, kWarps, kPlain>;
   using BlockSums = Sums<kHeadDim, kHalves, kWarps>;
   using Copier = typename BlockShared::Copier;
@@ -482,7 +483,8 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   if (!work.Find(args.step, args.rule)) return;
   const bool split = args.key_splits > 1 && work.tiles - work.begin > kTilesOfOneBlock;
   if (static_cast<int>(blockIdx.z) >= (split ? args.key_splits : 1)) {
-    if (gridDim.x * gridDim.y <= kVeryFewBlocks) StayResident();
+    const auto index = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    if (static_cast<int>(index) < resident_blocks) StayResident();
     return;
   }
   work.first_tile = work.begin + (split ? blockIdx.z : 0);
@@ -602,20 +604,25 @@ cudaError_t LaunchHalves(const DecodeAttentionArgs& args, int sms, cudaStream_t 
   const int blocks = args.sequences * args.qkv.kv_heads;
   const auto grid = [&](int splits) { return dim3(args.sequences, args.qkv.kv_heads, splits); };
   if (blocks <= kVeryFewBlocks) {
-    const int splits = std::max(args.key_splits, (sms + blocks - 1) / blocks);
-    return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps, kPlain>, grid(splits),
-                          Threads(kFewWarps), std::max(kFewBytes, kMinSharedBytesOfTwo), stream,
-                          args);
+    // One block an SM works or stays, and the few beyond that end at once.
+    DecodeAttentionArgs one_each = args;
+    one_each.key_splits = std::clamp(sms / blocks, 1, args.key_splits);
+    return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps, kPlain>,
+                          grid((sms + blocks - 1) / blocks), Threads(kFewWarps),
+                          std::max(kFewBytes, kMinSharedBytesOfTwo), stream, one_each, sms);
   }
+  constexpr int kNoneStays = 0;
   if constexpr (kHasManyWarps<kHeadDim>) {
     if (blocks > kFewBlocksEach * sms) {
       return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kManyWarps, kPlain>,
                             grid(args.key_splits), Threads(kManyWarps),
-                            sizeof(Shared<kHeadDim, kHalves, kManyWarps, kPlain>), stream, args);
+                            sizeof(Shared<kHeadDim, kHalves, kManyWarps, kPlain>), stream, args,
+                            kNoneStays);
     }
   }
   return LaunchInDecode(DecodeAttentionKernel<kHeadDim, kHalves, kFewWarps, kPlain>,
-                        grid(args.key_splits), Threads(kFewWarps), kFewBytes, stream, args);
+                        grid(args.key_splits), Threads(kFewWarps), kFewBytes, stream, args,
+                        kNoneStays);
 }
 
 template <int kHeadDim, bool kPlain>
