@@ -62,14 +62,8 @@ Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
   return (any ? SetOf(formats) : of_model).kernel(one_token);
 }
 
-// Sets the warps that have tiles, for `rounds` rounds of tiles, and the stages of their rings
-// beside `other_bytes` of shared memory. Returns the bytes of a stage of all rings.
-int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int tiles_a_block,
-             int rounds, int other_bytes, LaunchShape& shape) {
-  shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
-  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
-                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
-                                                              : kSmallStageCols;
+// Sets the bytes of a stage of the rings, and returns the most stages that a ring can use.
+int SetStageBytes(const MatmulParams& args, int split_cols, int rounds, LaunchShape& shape) {
   shape.stage_bytes = 0;
   int most_stages = 0;
   for (int i = 0; i < args.num_matrices; ++i) {
@@ -79,17 +73,33 @@ int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int til
     shape.stage_bytes = std::max(shape.stage_bytes, in_stage * UnitBytes(format));
     most_stages = std::max(most_stages, (units + in_stage - 1) / in_stage * rounds);
   }
-  const int all_rings_stage = shape.tile_warps * shape.stage_bytes;
+  return most_stages;
+}
+
+// Sets the warps that have tiles, for `rounds` rounds of tiles, and the stages of their rings
+// beside `other_bytes` of shared memory. Returns the bytes of a stage of all rings.
+int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int tiles_a_block,
+             int rounds, int other_bytes, LaunchShape& shape) {
+  shape.tile_warps = (tiles_a_block + rounds - 1) / rounds;
+  shape.stage_cols = shape.tile_warps <= kFewWarps            ? kStageCols
+                     : formats == FormatBit(TileFormat::kF16) ? kSmallF16StageCols
+                                                              : kSmallStageCols;
   constexpr int kMinStages = 2;
-  const auto stages_in = [&](int ring_bytes) {
-    return std::min({ring_bytes / all_rings_stage, matvec::kMaxStages, most_stages});
-  };
-  shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - other_bytes);
-  if (shape.stages < std::min(kMinStages, most_stages)) {
+  for (;; shape.stage_cols /= 2) {
+    const int most_stages = SetStageBytes(args, split_cols, rounds, shape);
+    const int all_rings_stage = shape.tile_warps * shape.stage_bytes;
+    const auto stages_in = [&](int ring_bytes) {
+      return std::min({ring_bytes / all_rings_stage, matvec::kMaxStages, most_stages});
+    };
+    shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - other_bytes);
+    if (shape.stages >= std::min(kMinStages, most_stages)) return all_rings_stage;
+    // Smaller stages, lest the kernel before leave no room for this one: where it ends first, two
+    // blocks would then share an SM.
+    if (shape.stage_cols > kSmallF16StageCols) continue;
     shape.stages =
         std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - other_bytes)));
+    return all_rings_stage;
   }
-  return all_rings_stage;
 }
 
 }  // namespace
