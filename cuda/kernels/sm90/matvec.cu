@@ -93,9 +93,9 @@ int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int til
     };
     shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - other_bytes);
     if (shape.stages >= std::min(kMinStages, most_stages)) return all_rings_stage;
-    // Smaller stages, lest the kernel before leave no room for this one: where it ends first, two
-    // blocks would then share an SM.
-    if (shape.stage_cols > kSmallF16StageCols) continue;
+    // Smaller stages in a step of one token, lest the kernel before leave no room for this one: where
+    // it ends first, two blocks would then share an SM.
+    if (args.tokens == 1 && shape.stage_cols > kSmallF16StageCols) continue;
     shape.stages =
         std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - other_bytes)));
     return all_rings_stage;
