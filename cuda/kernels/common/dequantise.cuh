@@ -22,6 +22,7 @@
 
 #include <cuda_fp16.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "cuda/kernels/common/group_books.cuh"
@@ -102,6 +103,8 @@ inline constexpr int kBeyondOffset = UnitGroups(kFormat) * 512;
 constexpr int F16PairOffset(int step, int pair) {
   return pair % 2 * 1024 + step * 256 + pair / 2 * 128;
 }
+// Offset of columns 4t on of row g in the core matrices of a step.
+constexpr int QuadOffset(int lane) { return lane % 4 / 2 * 128 + lane / 4 * 16 + lane % 2 * 8; }
 
 // Quants of a group, one lane's share, not yet dequantised.
 template <TileFormat kFormat, bool kHasGroupBook = HasGroupBook(kFormat)>
@@ -139,65 +142,79 @@ struct GroupQuants {
                                                     lane * 4);
     }
   }
-  __device__ __forceinline__ GroupQuants Complete() const { return *this; }
+  // The word that Load loads last.
+  __device__ __forceinline__ uint32_t LastWord() const { return words[kWords - 1]; }
 };
 
-// Those of formats with group books: the words of low bits of indices, one of their high bits, if
-// there are any, and the signs.
+// Those of formats with group books: words of the low bytes of indices, one of their high bits, if
+// there are any, and the signs. Quad 2s + r of the eight is that of step s, row g + 8r.
 template <TileFormat kFormat>
 struct GroupQuants<kFormat, true> {
-  static constexpr bool kOf8 = GroupWeights(kFormat) == 8;
   static constexpr int kHighBits = IndexBits(kFormat) - 8;
-  static constexpr int kHighWord = kOf8 ? 1 : 4;
+  static constexpr int kHighWord = 2;
   static constexpr int kSigns = kHighWord + (kHighBits > 0 ? 1 : 0);
   static constexpr int kWords = kSigns + 1;
   uint32_t words[kWords];
+  uint32_t quads[8];
 
   __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
-    const uint8_t* const high = unit + HighBitsOffset(kFormat);
-    if constexpr (kOf8) {
-      words[0] = *reinterpret_cast<const uint32_t*>(unit + group * 128 + lane * 4);
-      if constexpr (kHighBits == 1) words[1] = high[group / 2 * 32 + lane] >> (group % 2 * 4);
-      if constexpr (kHighBits == 2) words[1] = high[group * 32 + lane];
-    } else {
-      const uint4 v = *reinterpret_cast<const uint4*>(unit + group * 256 + lane / 2 * 16);
-      words[0] = v.x;
-      words[1] = v.y;
-      words[2] = v.z;
-      words[3] = v.w;
-      if constexpr (kHighBits == 1) {
-        words[4] = *reinterpret_cast<const uint16_t*>(high + group * 32 + lane / 2 * 2);
-      }
-    }
+    constexpr int kOwners = IndexOwners(kFormat);
+    const int owner = group * kOwners + lane / (32 / kOwners);
+    const uint2 low = *reinterpret_cast<const uint2*>(unit + owner * 8);
+    words[0] = low.x;
+    words[1] = low.y;
+    const uint8_t* const high = unit + HighBitsOffset(kFormat) + owner * kHighBits;
+    if constexpr (kHighBits == 1) words[kHighWord] = *high;
+    if constexpr (kHighBits == 2) words[kHighWord] = *reinterpret_cast<const uint16_t*>(high);
     const uint8_t* const signs = unit + SignsOffset(kFormat) + group * SignBytes(kFormat);
     if constexpr (!HasEvenSigns(kFormat)) {
       words[kSigns] = *reinterpret_cast<const uint32_t*>(signs + lane * 4);
-    } else if (lane % 4 < 3) {
-      words[kSigns] = *reinterpret_cast<const uint32_t*>(signs + lane / 4 * 12 + lane % 4 * 4);
+    } else if (lane % 2 == 0) {
+      words[kSigns] = *reinterpret_cast<const uint32_t*>(signs + EvenSignOffset(lane, 0));
     } else {
-      words[kSigns] = *reinterpret_cast<const uint16_t*>(signs + 96 + lane / 4 * 2);
+      words[kSigns] = *reinterpret_cast<const uint16_t*>(signs + EvenSignOffset(lane, 0)) |
+                      static_cast<uint32_t>(signs[EvenSignOffset(lane, 2)]) << 16;
     }
   }
 
-  // The same with the signs that are not in the file. All lanes of the warp call this.
-  __device__ __forceinline__ GroupQuants Complete() const {
-    GroupQuants quants = *this;
-    if constexpr (HasEvenSigns(kFormat)) {
-      uint32_t minuses = words[kSigns] ^ words[kSigns] >> 16;
-      minuses ^= __shfl_xor_sync(~0u, minuses, 1);
-      minuses ^= __shfl_xor_sync(~0u, minuses, 2);
-      if (threadIdx.x % 4 == 3) quants.words[kSigns] |= minuses << 16;
-    }
-    return quants;
+  // A word that depends on all that Load loads.
+  __device__ __forceinline__ uint32_t LastWord() const {
+    return words[0] ^ words[kSigns] ^ (kHighBits > 0 ? words[kHighWord] : 0);
   }
 
-  // Index of step kStep (groups of 8) or of pair kPair (of 16; groups of 4).
-  template <int kNumber>
-  __device__ __forceinline__ uint32_t Index() const {
-    const uint32_t low = words[kNumber / 4] >> (kNumber % 4 * 8) & 0xff;
-    if constexpr (kHighBits == 0) return low;
-    constexpr uint32_t kMask = (1 << kHighBits) - 1;
-    return low | (words[kHighWord] >> (kNumber * kHighBits) & kMask) << 8;
+  // Starts the loads of half of the quads, the first or the second four. With the first, completes
+  // the signs by those that are not in the file. All lanes of the warp call this. `book`: as in
+  // UnitScales.
+  __device__ __forceinline__ void LookUp(int half, uint32_t book) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int quad = half * 4 + i;
+      quads[quad] = LoadQuad<kFormat>(Address(quad, book));
+    }
+    if (!HasEvenSigns(kFormat) || half == 1) return;
+    uint32_t minuses = words[kSigns] ^ __shfl_xor_sync(~0u, words[kSigns], 1);
+    minuses ^= minuses << 16;
+    minuses ^= minuses << 8;
+    const uint32_t last = threadIdx.x % 2 == 0 ? 0 : 0xff000000u;
+    words[kSigns] = AndOr(minuses, last, words[kSigns]);
+  }
+
+  // Address of quad `number` in shared memory. `book`: as in UnitScales.
+  __device__ __forceinline__ uint32_t Address(int number, uint32_t book) const {
+    uint32_t entry = book;
+    if constexpr (kHighBits > 0) {
+      constexpr int kFirstBit = std::countr_zero(static_cast<uint32_t>(EntryStride(kFormat)));
+      constexpr uint32_t kMask = ((1u << kHighBits) - 1) << kFirstBit;
+      const int shift = kFirstBit - number * kHighBits;
+      const uint32_t high = words[kHighWord];
+      entry = AndOr(shift < 0 ? high >> -shift : high << shift, kMask, book);
+    }
+    static_assert(kLowIndexStride < 256);
+    return __dp4a(words[number / 4], uint32_t{kLowIndexStride} << (number % 4 * 8), entry);
+  }
+  // The signs of quad `number`: the upper bits of bytes.
+  __device__ __forceinline__ uint32_t Signs(int number) const {
+    return words[kSigns] << (7 - number) & 0x80808080u;
   }
 };
 
@@ -242,7 +259,7 @@ struct UnitScales {
   uint32_t own[8];
   // Formats with group books: the book's address, with LaneOfBook.
   uint32_t book;
-  // Level books: LevelBytes from 0 and from 8 on.
+  // Level books: LevelBytes from 0 and from 8 on. Formats with HasLevelNumbers: MagnitudeBytes.
   uint32_t levels[2];
 
   // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
@@ -274,6 +291,7 @@ struct UnitScales {
                                        uint32_t of_book = 0) {
     if constexpr (kFormat == TileFormat::kMXFP4) own[0] = factors;
     if constexpr (HasGroupBook(kFormat)) book = of_book;
+    if constexpr (HasLevelNumbers(kFormat)) levels[0] = InRegister(MagnitudeBytes<kFormat>());
     if constexpr (HasLevelBook(kFormat)) {
       levels[0] = InRegister(LevelBytes<kFormat>(0));
       levels[1] = InRegister(LevelBytes<kFormat>(8));
@@ -400,7 +418,7 @@ struct GroupScales {
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
     if constexpr (HasGroupBook(kFormat)) book = unit_scales.book;
-    if constexpr (HasLevelBook(kFormat)) {
+    if constexpr (HasLevelBook(kFormat) || HasLevelNumbers(kFormat)) {
       levels[0] = unit_scales.levels[0];
       levels[1] = unit_scales.levels[1];
     }
@@ -529,16 +547,14 @@ __device__ __forceinline__ uint32_t WeightPair(const uint32_t (&words)[kWords],
   }
 }
 
-// Looks up the bytes of the pairs of a step, whose eight quants are nibble i (pair i) of the two
-// halves of `quants`: {pair 0, pair 1}, the first half of each in the low half, and {pair 2, pair
-// 3}.
-// `levels`: as in UnitScales.
+// Looks up the bytes of the pairs of a step, whose eight quants are the nibbles of `quants`: {pair
+// 0, pair 1}, the first half of each in the low half, and {pair 2, pair 3}. `levels`: as in
+// UnitScales.
 template <TileFormat kFormat>
 __device__ __forceinline__ void LookUpLevels(uint32_t quants, const uint32_t (&levels)[2],
                                              uint32_t (&bytes)[2]) {
-  const uint32_t order = __byte_perm(quants, 0, 0x3120);
-  const uint32_t index = order & 0x77777777u;
-  const uint32_t is_upper = AndOr(order >> 1, 0x44444444u, 0x32103210u);
+  const uint32_t index = quants & 0x77777777u;
+  const uint32_t is_upper = AndOr(quants >> 1, 0x44444444u, 0x32103210u);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t lower = Permute(levels[0], LevelBytes<kFormat>(4), index >> (16 * i));
@@ -563,7 +579,8 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
       const uint32_t level = first ? __byte_perm(word, 0, 0x2404) : word & 0xff00ff00u;
       a[pair] = AsBits(__hmul2(AsHalf2(level), scale));
     } else if constexpr (HasSuperBlocks(kFormat)) {
-      const uint32_t level = first ? word & 0x00ff00ffu : __byte_perm(word, 0, 0x4341);
+      const uint32_t second = __byte_perm(word, 0, 0x4341);
+      const uint32_t level = first ? MultiplyAdd(second, 0xffffff00u, word) : second;
       a[pair] = AsBits(__hfma2(AsHalf2(level), scale, scales.Added(kPart, pair % 2)));
     } else {
       const uint32_t level =
@@ -573,25 +590,19 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
   }
 }
 
-// Group books: the A fragment of step kStep. `quants` is complete.
+// Group books: the A fragment of step kStep. The quads have been looked up.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void BookFragment(const GroupQuants<kFormat>& quants,
                                              const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
   constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
-  uint32_t magnitudes[4];
-  if constexpr (GroupWeights(kFormat) == 8) {
-    LoadGroups<kFormat>(scales.book, quants.template Index<kStep>(), magnitudes);
-  } else {
-    magnitudes[0] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4>());
-    magnitudes[1] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 1>());
-    magnitudes[2] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 2>());
-    magnitudes[3] = LoadPair<kFormat>(scales.book, quants.template Index<kStep * 4 + 3>());
-  }
-  const uint32_t signs = quants.words[GroupQuants<kFormat>::kSigns];
 #pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
-    const uint32_t level = magnitudes[pair] ^ (signs << (15 - (kStep * 4 + pair)) & 0x80008000u);
-    a[pair] = AsBits(__hmul2(AsHalf2(level), scales.Scale(kPart, pair % 2)));
+  for (int row = 0; row < 2; ++row) {
+    const int quad = 2 * kStep + row;
+    const uint32_t magnitudes = QuadBytesOf<kFormat>(quants.quads[quad], scales.levels[0]);
+    const uint32_t signs = quants.Signs(quad);
+    const __half2 scale = scales.Scale(kPart, row);
+    a[row] = AsBits(__hmul2(AsHalf2(Permute(magnitudes, signs, 0x5140)), scale));
+    a[2 + row] = AsBits(__hmul2(AsHalf2(Permute(magnitudes, signs, 0x7362)), scale));
   }
 }
 
@@ -639,6 +650,10 @@ struct Group {
                                        int group, int lane) {
     quants.Load(unit, group, lane);
     scales.Load(unit, unit_scales, group, lane);
+  }
+  // Formats with group books: GroupQuants::LookUp.
+  __device__ __forceinline__ void LookUp(int half) {
+    if constexpr (HasGroupBook(kFormat)) quants.LookUp(half, scales.book);
   }
   // Dequantises into the A fragments of the four steps.
   __device__ __forceinline__ void Dequantise(uint32_t (&a)[kGroupSteps][4]) const {

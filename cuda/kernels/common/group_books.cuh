@@ -1,10 +1,9 @@
 // The code books of groups of 8 or 4 weights (formats with HasGroupBook): what a file's block says
-// of a group, and books in shared memory, from which tensor-core fragments are loaded.
+// of a group, and books in shared memory, where lanes look up quads: four weights of a row.
 //
-// In shared memory an entry is a group's magnitudes as 16-bit integers, which are subnormal F16
-// numbers: 2^-24 times the integer. Lanes look up different entries at once, so the entries are
-// there several times, side by side: [index][copy][weight], kBookBytes in all. With enough copies,
-// every row of a fragment has memory banks of its own.
+// Lanes look up different entries at once, so the entries are there several times, side by side:
+// [low byte of the index][its high bits][copy][quad], kBookBytes in all. With enough copies, every
+// lane has a memory bank of its own.
 #ifndef ORCD_CUDA_KERNELS_COMMON_GROUP_BOOKS_CUH_
 #define ORCD_CUDA_KERNELS_COMMON_GROUP_BOOKS_CUH_
 
@@ -23,6 +22,11 @@ constexpr int SignsOffset(TileFormat format) {
   return HighBitsOffset(format) + (IndexBits(format) - 8) * (GroupWeights(format) == 8 ? 64 : 128);
 }
 constexpr int SignBytes(TileFormat format) { return HasEvenSigns(format) ? 112 : 128; }
+// Offset of byte `byte` of a lane's signs of 64 columns, for formats with HasEvenSigns.
+constexpr int EvenSignOffset(int lane, int byte) {
+  if (lane % 2 == 0) return lane * 2 + byte;
+  return byte < 2 ? 64 + lane / 2 * 2 + byte : 96 + lane / 2;
+}
 
 // Index is the place in the book of group n of kWeights weights of a block. Signs is the signs of
 // the weights from 8n on, bit by bit (of seven, if HasEvenSigns). Level(index, i) is the number of
@@ -87,55 +91,72 @@ struct GroupBook<TileFormat::kIQ3_S> {
 };
 
 inline constexpr int kBookBytes = 32 * 1024;
-constexpr int EntryBytes(TileFormat format) { return GroupWeights(format) * 2; }
+// Bits of indices are set in addresses that begin with the book's.
+inline constexpr int kBookAlignment = 128;
+// Bytes from one low byte of an index to the next.
+inline constexpr int kLowIndexStride = kBookBytes >> 8;
+static_assert(kLowIndexStride == kBookAlignment);
 // Bytes from one entry to the next, which hold its copies.
 constexpr int EntryStride(TileFormat format) { return kBookBytes >> IndexBits(format); }
+// Bytes of a quad: a magnitude each or, where the books have so many entries that copies would be
+// few, half a byte each, the magnitude's number in the format's levels.
+constexpr bool HasLevelNumbers(TileFormat format) {
+  return GroupWeights(format) == 8 && IndexBits(format) > 9;
+}
+constexpr int QuadBytes(TileFormat format) { return HasLevelNumbers(format) ? 2 : 4; }
 
-// Offset of the part of an entry that a lane addresses: the copy of its row and, where each lane
-// loads the two weights of a pair for itself (groups of 4), that pair.
+// Offset of the part of an entry that a lane loads: a quad of the copy of its own.
 template <TileFormat kFormat>
 __device__ __forceinline__ uint32_t LaneOfBook(int lane) {
-  return lane * (GroupWeights(kFormat) == 8 ? 16 : 4) % EntryStride(kFormat);
+  return lane * QuadBytes(kFormat) % EntryStride(kFormat);
+}
+
+// The magnitudes of the four levels that numbers of half a byte select.
+template <TileFormat kFormat>
+constexpr uint32_t MagnitudeBytes() {
+  using B = Block<kFormatTypes[static_cast<int>(kFormat)]>;
+  return B::Level(0) | B::Level(1) << 8 | B::Level(2) << 16 | B::Level(3) << 24;
 }
 
 // Writes the book to shared memory; thread `thread` of `threads`. A barrier must follow.
 template <TileFormat kFormat>
 __device__ __forceinline__ void FillBook(uint8_t* book, int thread, int threads) {
   using B = Block<kFormatTypes[static_cast<int>(kFormat)]>;
-  constexpr int kWords = GroupWeights(kFormat) / 2;
+  constexpr int kHighBits = IndexBits(kFormat) - 8;
 #pragma unroll 1
-  for (int index = thread; index < 1 << IndexBits(kFormat); index += threads) {
-    uint32_t words[4];
+  for (int place = thread; place < 1 << IndexBits(kFormat); place += threads) {
+    const int index = place >> kHighBits | (place & ((1 << kHighBits) - 1)) << 8;
+    uint32_t words[2] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int pair = i % kWords;
-      words[i] = B::Level(GroupBook<kFormat>::Level(index, 2 * pair)) |
-                 B::Level(GroupBook<kFormat>::Level(index, 2 * pair + 1)) << 16;
+    for (int i = 0; i < 8; ++i) {
+      const int level = GroupBook<kFormat>::Level(index, i % GroupWeights(kFormat));
+      if constexpr (HasLevelNumbers(kFormat)) {
+        words[0] |= level << (4 * i);
+        words[1] = words[0];
+      } else {
+        words[i / 4] |= B::Level(level) << (i % 4 * 8);
+      }
     }
     // Lanes begin at different copies, whose banks differ.
-    const int entry = index * EntryStride(kFormat);
+    const int entry = place * EntryStride(kFormat);
 #pragma unroll
     for (int copy = 0; copy < EntryStride(kFormat) / 16; ++copy) {
       const int at = (copy + entry / 128) * 16 % EntryStride(kFormat);
       *reinterpret_cast<uint4*>(book + entry + at) =
-          make_uint4(words[0], words[1], words[2], words[3]);
+          make_uint4(words[0], words[1], words[0], words[1]);
     }
   }
 }
 
-// The magnitudes of a lane's pairs in a step, as F16. `book` is the book's address in shared memory
-// with LaneOfBook.
-//
-// Groups of 8: a group is a row of a matrix of ldmatrix; lane l has `index` of row l % 8 of matrix
-// l / 8.
+// Loads what the book has of a quad. `address`: in shared memory, with LaneOfBook.
 template <TileFormat kFormat>
-__device__ __forceinline__ void LoadGroups(uint32_t book, uint32_t index, uint32_t (&pairs)[4]) {
-  LoadMatrices(book + index * EntryStride(kFormat), pairs);
+__device__ __forceinline__ uint32_t LoadQuad(uint32_t address) {
+  return HasLevelNumbers(kFormat) ? LoadFixedHalf(address) : LoadFixedWord(address);
 }
-// Groups of 4.
+// The magnitudes of a quad, a byte each. `levels`: MagnitudeBytes.
 template <TileFormat kFormat>
-__device__ __forceinline__ uint32_t LoadPair(uint32_t book, uint32_t index) {
-  return LoadFixedWord(book + index * EntryStride(kFormat));
+__device__ __forceinline__ uint32_t QuadBytesOf(uint32_t quad, uint32_t levels) {
+  return HasLevelNumbers(kFormat) ? Permute(levels, 0, quad) : quad;
 }
 
 }  // namespace orcd::cuda

@@ -202,6 +202,17 @@ __device__ __forceinline__ uint32_t LoadFixedWord(uint32_t address) {
   return word;
 }
 
+// The same for 16 bits.
+__device__ __forceinline__ uint32_t LoadFixedHalf(uint32_t address) {
+  uint32_t half;
+  asm("ld.shared.u16 %0, [%1];" : "=r"(half) : "r"(address));
+  return half;
+}
+// Loads two words of shared memory.
+__device__ __forceinline__ void LoadTwoWords(uint32_t address, uint32_t* words) {
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(address));
+}
+
 // --- Tensor cores. -------------------------------------------------------------------------------
 
 // ldmatrix: four matrices of 8 rows of 16 bytes, one register each. Lane 8m + i passes the address
@@ -258,6 +269,12 @@ __device__ __forceinline__ int Log2(int power) { return __ffs(power) - 1; }
 __device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_t bits) {
   uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
+  return result;
+}
+// a b + c, in the pipe of multiplications where an addition of shifted numbers would not be.
+__device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
 // __byte_perm without its mask: no nibble of `order` is above 7.

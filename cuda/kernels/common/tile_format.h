@@ -16,21 +16,19 @@
 //          bytes of columns 2t, 2t + 1, 2t + 8, 2t + 9 plus 128; scales.
 //   kIQ2…, kIQ3…
 //          the low 8 bits of indices in a code book of groups of 8 or 4 weights,
-//            kIQ2…     [4 steps][lane] 4 B: byte s is that of step s, row lane % 16, columns 8
-//                      (lane / 16) on: lane l loads row l of the matrices of ldmatrix;
-//            kIQ3…     [4 steps][g][t / 2] 16 B: byte 4s + i is that of step s, of the group with
-//                      pair i of lanes t;
+//            kIQ2…     [4 steps][lane / 2] 8 B: byte 2s + r is that of step s, row g + 8r;
+//            kIQ3…     [4 steps][lane] 8 B, the same;
 //          their high bits in the same order, the first of them lowest,
-//            kIQ2_XS   [8 steps][lane] 1 B; kIQ2_S [4 steps][lane] 1 B;
-//            kIQ3_S    [4 steps][g][t / 2] 2 B;
+//            kIQ2_XS   [4 steps][lane / 2] 1 B; kIQ2_S [4 steps][lane / 2] 2 B;
+//            kIQ3_S    [4 steps][lane] 1 B;
 //          signs,
-//            kIQ2_S, kIQ3_S  [4 steps][lane] 4 B: bit 4s + i is that of the first half of pair i in
-//                      step s, bit 16 + 4s + i that of the second;
-//            others    [4 steps]{[g][t < 3] 4 B; [g] 2 B}, the same; lanes with t = 3 have the
-//                      first halves only, since the last of eight signs follows from the others;
+//            kIQ2_S, kIQ3_S  [4 steps][lane] 4 B: bit 2s + r of byte i is that of step s, row g +
+//                      8r, column 4t + i;
+//            others    [4 steps]{[even lane] 4 B; [odd lane] 2 B; [odd lane] 1 B}, the same without
+//                      byte 3 of odd lanes, since the last of eight signs follows from the others;
 //          scales.
-//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps (PlaceOfBit gives
-//          the position of each bit);
+//   others [4 steps][lane] 16 B: words 0 to 3 of the lane's quants in these steps
+//          (PlaceOfQuantBit gives the position of each bit);
 //          for 5 bits [4 steps][lane] 4 B: word 4; for 6 bits [4 steps][2][lane] 4 B: words 4, 5;
 //          scales.
 // Scales:
@@ -122,7 +120,8 @@ constexpr bool HasLevelBook(TileFormat format) {
          format == TileFormat::kMXFP4 || format == TileFormat::kNVFP4;
 }
 
-// True for weights that are found in a code book of groups of 8 or 4.
+// True for weights that are found in a code book of groups of 8 or 4, so that a lane has four
+// columns side by side.
 constexpr bool HasGroupBook(TileFormat format) { return format >= TileFormat::kIQ2_XXS; }
 inline constexpr int kGroupBooks = kFormatCount - static_cast<int>(TileFormat::kIQ2_XXS);
 constexpr int GroupBookNumber(TileFormat format) {
@@ -135,6 +134,9 @@ constexpr int IndexBits(TileFormat format) {
   if (format == TileFormat::kIQ2_S) return 10;
   return format == TileFormat::kIQ2_XS || format == TileFormat::kIQ3_S ? 9 : 8;
 }
+// Owners of a step's indices, each with that of its row g and that of row g + 8: pairs of lanes, or
+// lanes.
+constexpr int IndexOwners(TileFormat format) { return GroupWeights(format) == 8 ? 16 : 32; }
 constexpr bool HasEvenSigns(TileFormat format) {
   return format != TileFormat::kIQ2_S && format != TileFormat::kIQ3_S;
 }
@@ -224,6 +226,14 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   const bool last = in_words == 7;
   if (bit < 4) return {first_word + (last ? 2 : 0), 6 + bit};
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
+}
+
+// Position of a bit of half `half` of a pair, for formats with QuantBits. Level books: nibbles are
+// in the order in which a byte permutation looks up four at a time.
+constexpr BitPlace PlaceOfQuantBit(TileFormat format, int pair, int half, int bit) {
+  if (HasLevelBook(format)) return {pair / 4, pair % 4 / 2 * 16 + half * 8 + pair % 2 * 4 + bit};
+  const BitPlace first = PlaceOfBit(QuantBits(format), pair, bit);
+  return {first.word, first.bit + 16 * half};
 }
 
 // Range of TiledMatrix::exponent of super-blocks.

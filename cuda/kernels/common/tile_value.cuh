@@ -18,37 +18,26 @@ __device__ __forceinline__ float HalfAt(const uint8_t* p) {
 // Formats with group books: the quant of the weight, its level and sign.
 template <TileFormat kFormat>
 __device__ __forceinline__ int GroupQuant(const uint8_t* unit, int row, int col) {
-  constexpr bool kOf8 = GroupWeights(kFormat) == 8;
   constexpr int kHighBits = IndexBits(kFormat) - 8;
+  constexpr int kOwners = IndexOwners(kFormat);
   const int step = col / kStepCols;
   const int group = step / kGroupSteps;
-  const int octet = col % kStepCols / 8;
-  const int pair = row / 8 + octet * 2;
-  const int in_group = step % kGroupSteps * 4 + pair;
-  // Number of the index's low byte, and of its high bits.
-  const int half = row % 8 * 2 + col % 8 / 4;
-  const int at = kOf8 ? group * 128 + (row + octet * 16) * 4 + step % kGroupSteps
-                      : group * 256 + half * 16 + in_group;
-  int index = unit[at];
-  const uint8_t* const high = unit + HighBitsOffset(kFormat);
-  if constexpr (kHighBits > 0 && kOf8) {
-    constexpr int kSteps = 8 / kHighBits;
-    const int bits = high[step / kSteps * 32 + row + octet * 16] >> (step % kSteps * kHighBits);
-    index |= (bits & ((1 << kHighBits) - 1)) << 8;
-  } else if constexpr (kHighBits > 0) {
-    index |= (high[group * 32 + half * 2 + in_group / 8] >> (in_group % 8) & 1) << 8;
+  const int lane = row % 8 * 4 + col % kStepCols / 4;
+  const int quad = step % kGroupSteps * 2 + row / 8;
+  const int owner = group * kOwners + lane / (32 / kOwners);
+  int index = unit[owner * 8 + quad];
+  if constexpr (kHighBits > 0) {
+    const int bit = quad * kHighBits;
+    const int byte = unit[HighBitsOffset(kFormat) + owner * kHighBits + bit / 8];
+    index |= (byte >> (bit % 8) & ((1 << kHighBits) - 1)) << 8;
   }
   const uint8_t* const signs = unit + SignsOffset(kFormat) + group * SignBytes(kFormat);
-  // The sign of weight `which` of 8.
+  // The sign of weight `which` of the 8 of two lanes.
   const auto sign = [&](int which) {
-    const int bit = in_group + which % 2 * 16;
-    const int t = which / 2;
-    if constexpr (!HasEvenSigns(kFormat)) {
-      return signs[(row % 8 * 4 + t) * 4 + bit / 8] >> (bit % 8) & 1;
-    } else {
-      const int first = t < 3 ? row % 8 * 12 + t * 4 : 96 + row % 8 * 2;
-      return signs[first + bit / 8] >> (bit % 8) & 1;
-    }
+    const int first_lane = lane / 2 * 2;
+    int at = first_lane * 4 + which;
+    if constexpr (HasEvenSigns(kFormat)) at = EvenSignOffset(first_lane + which / 4, which % 4);
+    return signs[at] >> quad & 1;
   };
   int minus = 0;
   if (HasEvenSigns(kFormat) && col % 8 == 7) {
@@ -82,14 +71,12 @@ __device__ __forceinline__ float UnitValue(const uint8_t* unit, int row, int col
       const int group = step / kGroupSteps;
       constexpr int kBits = QuantBits(kFormat);
       for (int bit = 0; bit < kBits; ++bit) {
-        const BitPlace place = PlaceOfBit(kBits, step % kGroupSteps * 4 + pair, bit);
+        const BitPlace place = PlaceOfQuantBit(kFormat, step % kGroupSteps * 4 + pair, half, bit);
         const uint8_t* const word =
             place.word < 4 ? unit + group * 512 + lane * 16 + place.word * 4
                            : unit + kBeyondOffset<kFormat> +
                                  (group * (kBits - 4) + place.word - 4) * 128 + lane * 4;
-        q |= static_cast<int>(*reinterpret_cast<const uint32_t*>(word) >> (place.bit + 16 * half) &
-                              1)
-             << bit;
+        q |= static_cast<int>(*reinterpret_cast<const uint32_t*>(word) >> place.bit & 1) << bit;
       }
     }
     const uint8_t* const scales = unit + ScalesOffset(kFormat);

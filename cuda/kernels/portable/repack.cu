@@ -101,28 +101,24 @@ __device__ __forceinline__ int ColOf(int lane, int pair, int half) {
 template <TensorType kType>
 __device__ uint32_t BookByte(const UnitSource<kType>& source, int at) {
   constexpr TileFormat kFormat = FormatFor(kType);
-  constexpr bool kOf8 = GroupWeights(kFormat) == 8;
-  // The index of step `step` of lane `lane` (groups of 8), and that of pair `i` of four steps of
-  // lanes 2 `half` and 2 `half` + 1 (groups of 4).
-  const auto of_step = [&](int step, int lane) {
-    return source.Index(lane % 16, step * kStepCols + lane / 16 * 8);
+  constexpr int kOwners = IndexOwners(kFormat);
+  // Row, and column in the unit, of weight 0 of a lane's quad `quad`, of eight, of group `group`.
+  const auto row_of = [](int lane, int quad) { return lane / 4 + quad % 2 * 8; };
+  const auto col_of = [](int group, int lane, int quad) {
+    return (group * kGroupSteps + quad / 2) * kStepCols + lane % 4 * 4;
   };
-  const auto of_pair = [&](int group, int half, int i) {
-    return source.Index(half / 2 + i % 2 * 8,
-                        (group * kGroupSteps + i / 4) * kStepCols + i % 4 / 2 * 8 + half % 2 * 4);
+  const auto index_of = [&](int owner, int quad) {
+    const int lane = owner % kOwners * (32 / kOwners);
+    return source.Index(row_of(lane, quad), col_of(owner / kOwners, lane, quad));
   };
-  if (at < HighBitsOffset(kFormat)) {
-    return (kOf8 ? of_step(at / 128 * 4 + at % 4, at % 128 / 4)
-                 : of_pair(at / 256, at % 256 / 16, at % 16)) &
-           255;
-  }
+  if (at < HighBitsOffset(kFormat)) return index_of(at / 8, at % 8) & 255;
   uint32_t byte = 0;
   if (at < SignsOffset(kFormat)) {
     constexpr int kHighBits = std::max(IndexBits(kFormat) - 8, 1);
+    constexpr int kIndices = 8 / kHighBits;
     at -= HighBitsOffset(kFormat);
-    for (int i = 0; i < 8 / kHighBits; ++i) {
-      const int index = kOf8 ? of_step(at / 32 * (8 / kHighBits) + i, at % 32)
-                             : of_pair(at / 32, at % 32 / 2, at % 2 * 8 + i);
+    for (int i = 0; i < kIndices; ++i) {
+      const int index = index_of(at / kHighBits, at % kHighBits * kIndices + i);
       byte |= static_cast<uint32_t>(index >> 8) << (i * kHighBits);
     }
     return byte;
@@ -131,17 +127,15 @@ __device__ uint32_t BookByte(const UnitSource<kType>& source, int at) {
   const int group = at / SignBytes(kFormat);
   at %= SignBytes(kFormat);
   int lane = at / 4;
-  int first_bit = at % 4 * 8;
+  int weight = at % 4;
   if constexpr (HasEvenSigns(kFormat)) {
-    lane = at < 96 ? at / 12 * 4 + at % 12 / 4 : (at - 96) / 2 * 4 + 3;
-    first_bit = (at < 96 ? at % 4 : at % 2) * 8;
+    // The inverse of EvenSignOffset.
+    lane = at < 64 ? at / 4 * 2 : (at < 96 ? (at - 64) / 2 : at - 96) * 2 + 1;
+    weight = at < 64 ? at % 4 : at < 96 ? at % 2 : 2;
   }
-  for (int i = 0; i < 8; ++i) {
-    const int bit = first_bit + i;
-    const int step = group * kGroupSteps + bit % 16 / 4;
-    const int sign =
-        source.Sign(RowOf(lane, bit % 4), step * kStepCols + ColOf(lane, bit % 4, bit / 16));
-    byte |= static_cast<uint32_t>(sign) << i;
+  for (int quad = 0; quad < 8; ++quad) {
+    const int sign = source.Sign(row_of(lane, quad), col_of(group, lane, quad) + weight);
+    byte |= static_cast<uint32_t>(sign) << quad;
   }
   return byte;
 }
@@ -192,7 +186,7 @@ __device__ uint32_t QuantWord(const UnitSource<kType>& source, int index) {
             source.Quant(RowOf(lane, pair % 4), step * kStepCols + ColOf(lane, pair % 4, half)));
         for (int bit = 0; bit < kBits; ++bit) {
           if ((bits >> bit & 1) == 0) continue;
-          word |= (q >> bit & 1) << (PlaceOfBit(kBits, pair, bit).bit + 16 * half);
+          word |= (q >> bit & 1) << PlaceOfQuantBit(kFormat, pair, half, bit).bit;
         }
       }
     }

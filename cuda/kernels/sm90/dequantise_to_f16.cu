@@ -30,17 +30,25 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kGroups = 4;
 constexpr int UnitsAWarp(TileFormat format) { return kGroups / UnitGroups(format); }
 
-// Stores a group as a unit of an F16 tile; `to` is this lane's address.
+// Stores a group as a unit of an F16 tile; `to` is the unit's address with OffsetOf the lane.
+template <TileFormat kFormat>
+__device__ __forceinline__ int OffsetOf(int lane) {
+  return HasGroupBook(kFormat) ? QuadOffset(lane) : lane * 4;
+}
 template <TileFormat kFormat>
 __device__ __forceinline__ void StoreGroup(const GroupQuants<kFormat>& quants,
                                            const GroupScales<kFormat>& scales, uint8_t* to) {
-  const GroupQuants<kFormat> complete = quants.Complete();
   const auto store = [&]<int kStep>(std::integral_constant<int, kStep>) {
     uint32_t a[4];
-    Fragment<kFormat, kStep>(complete, scales, a);
+    Fragment<kFormat, kStep>(quants, scales, a);
+    if constexpr (HasGroupBook(kFormat)) {
+      *reinterpret_cast<uint2*>(to + F16PairOffset(kStep, 0)) = make_uint2(a[0], a[2]);
+      *reinterpret_cast<uint2*>(to + F16PairOffset(kStep, 1)) = make_uint2(a[1], a[3]);
+    } else {
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      *reinterpret_cast<uint32_t*>(to + F16PairOffset(kStep, pair)) = a[pair];
+      for (int pair = 0; pair < 4; ++pair) {
+        *reinterpret_cast<uint32_t*>(to + F16PairOffset(kStep, pair)) = a[pair];
+      }
     }
   };
   store(std::integral_constant<int, 0>());
@@ -56,8 +64,8 @@ __device__ __forceinline__ void DequantiseUnits(const uint8_t* tile, int first, 
                                                 uint32_t factors, uint32_t book, uint8_t* out) {
   const int lane = threadIdx.x % 32;
   const uint8_t* const unit = tile + int64_t{first} * UnitBytes(kFormat);
-  uint8_t* to =
-      out + int64_t{first} * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) + lane * 4;
+  uint8_t* to = out + int64_t{first} * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16)) +
+                OffsetOf<kFormat>(lane);
   // All groups are loaded before any is stored, and before WaitForDependency: the kernel before may
   // still read the destination.
   Group<kFormat> groups[kGroups];
@@ -76,6 +84,8 @@ __device__ __forceinline__ void DequantiseUnits(const uint8_t* tile, int first, 
 #pragma unroll
   for (int group = 0; group < kGroups; ++group, to += UnitBytes(TileFormat::kF16)) {
     if (first + group / UnitGroups(kFormat) >= units) return;
+    groups[group].LookUp(0);
+    groups[group].LookUp(1);
     StoreGroup(groups[group].quants, groups[group].scales, to);
   }
 }
@@ -94,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
       out + int64_t{blockIdx.y} * units * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16));
   int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
   if constexpr (HasGroupBook(kFormat)) {
-    __shared__ __align__(16) uint8_t book[kBookBytes];
+    __shared__ __align__(kBookAlignment) uint8_t book[kBookBytes];
     FillBook<kFormat>(book, threadIdx.x, kThreads);
     __syncthreads();
     const uint32_t lane_book = SharedAddress(book) + LaneOfBook<kFormat>(threadIdx.x % 32);

@@ -93,8 +93,8 @@ int SetRings(const MatmulParams& args, uint32_t formats, int split_cols, int til
     };
     shape.stages = stages_in(kMaxSharedBytesOfTwo - kStaticBytes - other_bytes);
     if (shape.stages >= std::min(kMinStages, most_stages)) return all_rings_stage;
-    // Smaller stages in a step of one token, lest the kernel before leave no room for this one: where
-    // it ends first, two blocks would then share an SM.
+    // Smaller stages in a step of one token, lest the kernel before leave no room for this one:
+    // where it ends first, two blocks would then share an SM.
     if (args.tokens == 1 && shape.stage_cols > kSmallF16StageCols) continue;
     shape.stages =
         std::max(kMinStages, stages_in(std::min(kRingBytes, kMaxSharedBytes - other_bytes)));
@@ -146,10 +146,10 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   if (args.norm.residual != nullptr) {
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  // Copies of the books' entries begin at the first of the banks.
-  x_bytes = (x_bytes + 127) / 128 * 128;
   const uint32_t books = formats >> static_cast<int>(TileFormat::kIQ2_XXS);
-  const int other_bytes = x_bytes + std::popcount(books) * kBookBytes;
+  int other_bytes = (x_bytes + 127) / 128 * 128 + std::popcount(books) * kBookBytes;
+  // What lies before the books may be short of their alignment.
+  if (books != 0) other_bytes += kBookAlignment;
   int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   int all_rings_stage = 0;
   do {
@@ -157,7 +157,8 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
         SetRings(args, formats, split_cols, tiles_a_block, rounds++, other_bytes, shape);
     // Fewer warps if the rings do not fit.
   } while (shape.stages * all_rings_stage + other_bytes > kMaxSharedBytes && shape.tile_warps > 1);
-  int book = shape.stages * all_rings_stage + x_bytes;
+  int book = (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
+             kBookAlignment;
   for (int i = 0; i < kGroupBooks; ++i) {
     if ((books >> i & 1) == 0) continue;
     shape.books[i] = book;

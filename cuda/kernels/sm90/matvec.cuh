@@ -62,18 +62,33 @@ inline constexpr uint32_t kAllFormats = ~0u;
 
 using Kernel = void (*)(MatmulParams args, LaunchShape shape);
 
-// Offset of a lane in the shared-memory address of x.
+// Distance of 8 columns of x from the next 8.
 template <bool kOneToken>
+inline constexpr int kXStride = kOneToken ? kOneTokenStride : 128;
+
+// Offset of a lane in the shared-memory address of x.
+template <bool kOneToken, TileFormat kFormat>
 __device__ __forceinline__ uint32_t LaneOfX(int lane) {
-  return kOneToken ? lane / 8 * kOneTokenStride : lane / 8 * 128 + lane % 8 * 16;
+  if (HasGroupBook(kFormat)) {
+    return lane % 4 / 2 * kXStride<kOneToken> + lane % 2 * 8 + (kOneToken ? 0 : lane / 4 * 16);
+  }
+  return lane / 8 * kXStride<kOneToken> + (kOneToken ? 0 : lane % 8 * 16);
 }
 
 // Loads the B fragments of four steps from shared memory: core matrices of 8 tokens (or of one
-// token eight times) by 8 columns. `x` is the lane's address.
-template <bool kOneToken>
+// token eight times) by 8 columns; for formats with group books, of the columns that a lane has of
+// the weights. `x` is the lane's address.
+template <bool kOneToken, TileFormat kFormat>
 __device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[8]) {
-  LoadMatrices(x, &b[0]);
-  LoadMatrices(x + 4 * (kOneToken ? kOneTokenStride : 128), &b[4]);
+  if constexpr (HasGroupBook(kFormat)) {
+#pragma unroll
+    for (int step = 0; step < kGroupSteps; ++step) {
+      LoadTwoWords(x + step * 2 * kXStride<kOneToken>, &b[2 * step]);
+    }
+  } else {
+    LoadMatrices(x, &b[0]);
+    LoadMatrices(x + 4 * kXStride<kOneToken>, &b[4]);
+  }
 }
 
 // c += the columns of step kStep of a group times x, whose fragments are `b`.
@@ -88,23 +103,25 @@ __device__ __forceinline__ void MultiplyStep(const GroupQuants<kFormat>& quants,
 
 // c += a group's columns times x, whose fragments are at the lane's address `x`. Dequantises the
 // group step by step between the mma steps, each of which depends on the one before; the loads of
-// load_next() run meanwhile.
-template <bool kOneToken, TileFormat kFormat, typename LoadNext>
+// load_next() run meanwhile, and those of look_up_next(half), which need what load_next() loads.
+template <bool kOneToken, TileFormat kFormat, typename LoadNext, typename LookUpNext>
 __device__ __forceinline__ void MultiplyGroup(const Group<kFormat>& group, uint32_t x,
-                                              const LoadNext& load_next, float (&c)[4]) {
+                                              const LoadNext& load_next,
+                                              const LookUpNext& look_up_next, float (&c)[4]) {
   uint32_t b[8];
-  LoadX<kOneToken>(x, b);
+  LoadX<kOneToken, kFormat>(x, b);
   load_next();
-  const GroupQuants<kFormat> quants = group.quants.Complete();
-  MultiplyStep<kFormat, 0>(quants, group.scales, b, c);
-  MultiplyStep<kFormat, 1>(quants, group.scales, b, c);
-  MultiplyStep<kFormat, 2>(quants, group.scales, b, c);
-  MultiplyStep<kFormat, 3>(quants, group.scales, b, c);
+  MultiplyStep<kFormat, 0>(group.quants, group.scales, b, c);
+  MultiplyStep<kFormat, 1>(group.quants, group.scales, b, c);
+  look_up_next(0);
+  MultiplyStep<kFormat, 2>(group.quants, group.scales, b, c);
+  MultiplyStep<kFormat, 3>(group.quants, group.scales, b, c);
+  look_up_next(1);
 }
 
 // Distance of a group's x from the next group's.
 template <bool kOneToken>
-constexpr int kGroupX = kOneToken ? kGroupCols / 8 * kOneTokenStride : 1024;
+constexpr int kGroupX = kGroupCols / 8 * kXStride<kOneToken>;
 
 // c += the units of a stage times x: one unit of several groups, or `units` of one group each.
 // Returns the last word that it has loaded from them, if it may return before all loads have
@@ -119,32 +136,38 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
   Group<kFormat> groups[2];
   groups[0].Load(unit, unit_scales, 0, lane);
   if constexpr (kGroups > 1) {
+    groups[0].LookUp(0);
+    groups[0].LookUp(1);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
+      Group<kFormat>& next = groups[(group + 1) % 2];
       const auto load_next = [&] {
-        if (group + 1 < kGroups) groups[(group + 1) % 2].Load(unit, unit_scales, group + 1, lane);
+        if (group + 1 < kGroups) next.Load(unit, unit_scales, group + 1, lane);
       };
-      MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next, c);
+      const auto look_up_next = [&](int half) {
+        if (group + 1 < kGroups) next.LookUp(half);
+      };
+      MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next,
+                               look_up_next, c);
     }
-    // A group's words are loaded before the weights of its code book, on which the sums depend.
-    if constexpr (HasGroupBook(kFormat)) return __float_as_uint(c[0]);
-    return groups[(kGroups - 1) % 2].quants.words[GroupQuants<kFormat>::kWords - 1];
+    return groups[(kGroups - 1) % 2].quants.LastWord();
   } else {
+    const auto nothing = [](int) {};
 #pragma unroll 1
     for (; units >= 2; units -= 2) {
       const auto load_second = [&] {
         groups[1].Load(unit + UnitBytes(kFormat), unit_scales, 0, lane);
       };
-      MultiplyGroup<kOneToken>(groups[0], x, load_second, c);
+      MultiplyGroup<kOneToken>(groups[0], x, load_second, nothing, c);
       unit += 2 * UnitBytes(kFormat);
       const auto load_next = [&] {
         if (units > 2) groups[0].Load(unit, unit_scales, 0, lane);
       };
-      MultiplyGroup<kOneToken>(groups[1], x + kGroupX<kOneToken>, load_next, c);
+      MultiplyGroup<kOneToken>(groups[1], x + kGroupX<kOneToken>, load_next, nothing, c);
       x += 2 * kGroupX<kOneToken>;
     }
     const auto load_nothing = [] {};
-    if (units > 0) MultiplyGroup<kOneToken>(groups[0], x, load_nothing, c);
+    if (units > 0) MultiplyGroup<kOneToken>(groups[0], x, load_nothing, nothing, c);
     return 0;
   }
 }
@@ -200,13 +223,15 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, const Lau
       if (kFormats == FormatBit(kThis) || matrix.format == kThis) {
         constexpr int kCols = UnitCols(kThis);
         const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
+        const int lane = threadIdx.x % 32;
         uint32_t book = 0;
         if constexpr (HasGroupBook(kThis)) {
-          book = SharedAddress(shared) + shape.books[GroupBookNumber(kThis)] +
-                 LaneOfBook<kThis>(threadIdx.x % 32);
+          book =
+              SharedAddress(shared) + shape.books[GroupBookNumber(kThis)] + LaneOfBook<kThis>(lane);
         }
         MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, shape.stage_cols),
-                                       FactorsOf<kThis>(matrix.exponent), book, x, units, c);
+                                       FactorsOf<kThis>(matrix.exponent), book,
+                                       x + LaneOfX<kOneToken, kThis>(lane), units, c);
         return;
       }
     }
@@ -271,7 +296,6 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
     CopyInput<kOneToken>(args.x, begin, end, reinterpret_cast<uint4*>(x));
   }
   ConsumerSync();
-  x_address += LaneOfX<kOneToken>(lane);
 
 #pragma unroll 1
   while (tile < shape.tiles) {
