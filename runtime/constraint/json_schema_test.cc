@@ -188,7 +188,7 @@ TEST(JsonSchemaTest, FindsKeywords) {
 TEST(JsonSchemaTest, TakesHostileSchemas) {
   EXPECT_EQ(GetErrorDetails(Check(std::string(1 << 20, '['))).reason, "CONSTRAINT_TOO_LARGE");
   std::string deep = "{}";
-  for (int i = 0; i < 16; ++i) deep = "{\"items\":" + deep + "}";
+  for (int i = 0; i < 16; ++i) deep.insert(0, "{\"items\":").append("}");
   EXPECT_EQ(GetErrorDetails(Check(deep)).reason, "CONSTRAINT_TOO_LARGE");
 
   // A long name above many schemas, each of which has an error's path through it.

@@ -293,7 +293,7 @@ TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
     for (int level = 0; level < 8; ++level) chain += "{\"anyOf\":[";
     chain += "{\"$ref\":\"#/$defs/" + std::to_string(i + 1) + "\"}";
     for (int level = 0; level < 8; ++level) chain += "]}";
-    chain += ",";
+    chain += ',';
   }
   Schema(chain + "\"900\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/0\"}").Complete({"null"});
 

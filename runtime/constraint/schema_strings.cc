@@ -148,7 +148,8 @@ std::optional<std::string> DecodePointerToken(std::string_view token) {
       unescaped += decoded[i];
       continue;
     }
-    if (++i == decoded.size() || (decoded[i] != '0' && decoded[i] != '1')) return std::nullopt;
+    ++i;
+    if (i == decoded.size() || (decoded[i] != '0' && decoded[i] != '1')) return std::nullopt;
     unescaped += decoded[i] == '0' ? '~' : '/';
   }
   return unescaped;
