@@ -188,7 +188,7 @@ TEST_F(ConstraintTest, OtherProtocolsGiveTheSameTokens) {
   ASSERT_TRUE(IsComplete(of_text)) << of_text.error;
   EXPECT_TRUE(FulfilsSchema(of_text.text));
   const auto kserve = inference::GRPCInferenceService::NewStub(client().channel());
-  for (const std::string& name : {"json_schema", "guided_json"}) {
+  for (const char* name : {"json_schema", "guided_json"}) {
     inference::ModelInferRequest request = InferRequest(
         "Once", absl::StrCat(R"({"max_tokens": 400, "seed": 3, ")", name, "\": ", kSchema, "}"));
     AddBool(request, "exclude_input_in_output", true);
