@@ -17,11 +17,11 @@ from worker_under_test import NANO, WorkerUnderTest
 
 BIN_DIR = None
 SOURCE_DIR = None
-SAMPLES = 4
+SAMPLES = 8
 MAX_TOKENS = 400
 AT_ONCE = 8
 # Most of the others are strings without a bound, whose end is one token of a thousand.
-LEAST_COMPLETE = 0.4
+LEAST_COMPLETE = 0.8
 
 
 class ConstraintsTest(unittest.TestCase):
