@@ -148,7 +148,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   }
   const uint32_t books = formats >> static_cast<int>(TileFormat::kIQ2_XXS);
   int other_bytes = (x_bytes + 127) / 128 * 128 + std::popcount(books) * kBookBytes;
-  // What lies before the books may be short of their alignment.
+  // Books begin at the alignment that their entries need.
   if (books != 0) other_bytes += kBookAlignment;
   int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   int all_rings_stage = 0;
