@@ -234,7 +234,9 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
   const WorkerProcess::Memory memory = worker().ReadMemory();
   std::cout << "memory: " << before << " bytes before, " << memory.anonymous << " after, peak "
             << memory.peak << "\n";
-  if (!kSanitized) EXPECT_LE(memory.peak, kMostMemory);
+  if (!kSanitized) {
+    EXPECT_LE(memory.peak, kMostMemory);
+  }
   EXPECT_TRUE(client().WaitForStatus(
       [](const v1::WorkerStatus& status) { return status.queue().running_requests() == 1; }));
 }
