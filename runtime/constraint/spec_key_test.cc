@@ -28,8 +28,10 @@ TEST(SpecKeyTest, DiffersWhereTheRuleDiffers) {
       {.rule = ChoiceRule{{"1:a1:b"}}, .start = {}},
       {.rule = StructuralTagRule{{{"a", "b", "c"}}, {"a", "b", "c", "d"}}, .start = {}},
       {.rule = StructuralTagRule{{{"a", "b", "c"}, {"a", "b", "c"}}, {"d"}}, .start = {}},
-      {.rule = StructuralTagRule{{{"a", "b", "c"}}, {"a", "b", "c", "d"}, true, false}, .start = {}},
-      {.rule = StructuralTagRule{{{"a", "b", "c"}}, {"a", "b", "c", "d"}, false, true}, .start = {}},
+      {.rule = StructuralTagRule{{{"a", "b", "c"}}, {"a", "b", "c", "d"}, true, false},
+       .start = {}},
+      {.rule = StructuralTagRule{{{"a", "b", "c"}}, {"a", "b", "c", "d"}, false, true},
+       .start = {}},
   };
   std::set<std::string> keys;
   for (const ConstraintSpec& spec : specs) {
