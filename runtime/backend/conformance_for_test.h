@@ -479,17 +479,13 @@ TYPED_TEST_P(BackendConformanceTest, NoMoreStepsAreInFlightThanItSays) {
   EXPECT_EQ(backend.Wait().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-REGISTER_TYPED_TEST_SUITE_P(BackendConformanceTest, ResultsComeInTheOrderOfTheBatch,
-                            ThePreviousSampleIsAsGoodAsItsToken,
-                            DrawsWithTheSlotsParametersAndCounts, DrawsNoTokenThatTheMaskForbids,
-                            DrawsAmongTheTokensThatTheMaskAllows,
-                            AMaskThatFollowsIsAsGoodAsOneInTheBatch,
-                            MasksFollowTheirStepAndNoOther,
-                            ASequenceStartsAgainWhileAStepOfItIsInFlight,
-                            ANewSequenceFindsNothingOfTheOldOneInItsSlot,
-                            RefusesStepsThatCannotBeMeant,
-                            AWindowBlockIsNotReadOnceItHasLeftTheWindow,
-                            NoMoreStepsAreInFlightThanItSays);
+REGISTER_TYPED_TEST_SUITE_P(
+    BackendConformanceTest, ResultsComeInTheOrderOfTheBatch, ThePreviousSampleIsAsGoodAsItsToken,
+    DrawsWithTheSlotsParametersAndCounts, DrawsNoTokenThatTheMaskForbids,
+    DrawsAmongTheTokensThatTheMaskAllows, AMaskThatFollowsIsAsGoodAsOneInTheBatch,
+    MasksFollowTheirStepAndNoOther, ASequenceStartsAgainWhileAStepOfItIsInFlight,
+    ANewSequenceFindsNothingOfTheOldOneInItsSlot, RefusesStepsThatCannotBeMeant,
+    AWindowBlockIsNotReadOnceItHasLeftTheWindow, NoMoreStepsAreInFlightThanItSays);
 
 }  // namespace orcd
 

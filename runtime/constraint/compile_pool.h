@@ -16,8 +16,8 @@
 
 namespace orcd {
 
-// A ConstraintCompiler but for the compilation: limits, the queue, the cache, rules that begin after
-// a token. Identical rules are compiled once, also while they wait.
+// A ConstraintCompiler but for the compilation: limits, the queue, the cache, rules that begin
+// after a token. Identical rules are compiled once, also while they wait.
 class CompilePool final : public ConstraintCompiler {
  public:
   // Compiles a rule that CheckRule accepts; its start after a token is not its matter. Called by

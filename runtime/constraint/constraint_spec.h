@@ -50,8 +50,8 @@ struct StructuralTagRule {
   bool stop_after_first = false;
 };
 
-// The place where the rule begins; what comes before is free. The output may not end before the rule is
-// fulfilled.
+// The place where the rule begins; what comes before is free. The output may not end before the
+// rule is fulfilled.
 struct StartAtFirstToken {};
 struct StartAfterToken {
   int32_t token = 0;

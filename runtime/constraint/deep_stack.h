@@ -9,9 +9,9 @@
 
 namespace orcd {
 
-// Calls `call` on a thread of its own that has `stack_bytes` of stack, and waits for it. Takes 50 µs
-// more than a call; only memory that the call touches is used. kResourceExhausted CONSTRAINT_LIMIT
-// if there is no such thread to be had.
+// Calls `call` on a thread of its own that has `stack_bytes` of stack, and waits for it. Takes 50
+// µs more than a call; only memory that the call touches is used. kResourceExhausted
+// CONSTRAINT_LIMIT if there is no such thread to be had.
 absl::Status CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call);
 
 }  // namespace orcd

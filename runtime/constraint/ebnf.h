@@ -3,10 +3,10 @@
 //   root ::= "[" (item ("," item)*)? "]"    # a comment
 //   item ::= [a-z]+ | "\u00e9"{2,3} | root
 //
-// Both are one language here: rules of characters. The library's lexer takes the longest text that a
-// terminal matches and never goes back, so all parts of a grammar that do not recur become terminals
-// as large as possible: these are matched exactly. Where a terminal's longest match leaves no way to
-// go on, outputs that the grammar allows are lost; none that it forbids is gained.
+// Both are one language here: rules of characters. The library's lexer takes the longest text that
+// a terminal matches and never goes back, so all parts of a grammar that do not recur become
+// terminals as large as possible: these are matched exactly. Where a terminal's longest match
+// leaves no way to go on, outputs that the grammar allows are lost; none that it forbids is gained.
 #ifndef ORCD_RUNTIME_CONSTRAINT_EBNF_H_
 #define ORCD_RUNTIME_CONSTRAINT_EBNF_H_
 

@@ -73,7 +73,8 @@ class Reader {
  private:
   std::string AtLine(std::string_view what) const {
     const size_t end = std::min(pos_, text_.size());
-    const auto line = std::count(text_.begin(), text_.begin() + static_cast<int64_t>(end), '\n') + 1;
+    const auto line =
+        std::count(text_.begin(), text_.begin() + static_cast<int64_t>(end), '\n') + 1;
     return "line " + std::to_string(line) + ": " + std::string(what);
   }
   absl::Status Invalid(std::string_view what) const { return InvalidRule(field_, AtLine(what)); }

@@ -15,6 +15,8 @@
 #include "runtime/constraint/lark_text.h"
 #include "runtime/constraint/ordered_json.h"
 #include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/schema_keywords.h"
+#include "runtime/constraint/schema_numbers.h"
 #include "runtime/constraint/schema_strings.h"
 
 namespace orcd {
@@ -22,90 +24,10 @@ namespace {
 
 using Json = OrderedJson;
 
-// The roles of keywords' values.
-enum class Role {
-  kSchema,
-  kSchemaList,
-  kSchemaMap,
-  kPatternMap,
-  kItems,
-  kAdditionalItems,
-  kReference,
-  kId,
-  kLegacyId,
-  kDialect,
-  kType,
-  kConst,
-  kEnum,
-  kCount,
-  kNumber,
-  kMultipleOf,
-  kPattern,
-  kFormat,
-  kUnsupported,
-};
-
-struct Keyword {
-  std::string_view name;
-  Role role;
-};
-
-// Other keywords annotate, or their values need no check.
-constexpr Keyword kKeywords[] = {
-    {"$defs", Role::kSchemaMap},
-    {"$dynamicAnchor", Role::kUnsupported},
-    {"$dynamicRef", Role::kUnsupported},
-    {"$id", Role::kId},
-    {"$recursiveAnchor", Role::kUnsupported},
-    {"$recursiveRef", Role::kUnsupported},
-    {"$ref", Role::kReference},
-    {"$schema", Role::kDialect},
-    {"additionalItems", Role::kAdditionalItems},
-    {"additionalProperties", Role::kSchema},
-    {"allOf", Role::kSchemaList},
-    {"anyOf", Role::kSchemaList},
-    {"const", Role::kConst},
-    {"contains", Role::kUnsupported},
-    {"definitions", Role::kSchemaMap},
-    {"dependencies", Role::kUnsupported},
-    {"dependentRequired", Role::kUnsupported},
-    {"dependentSchemas", Role::kUnsupported},
-    {"else", Role::kUnsupported},
-    {"enum", Role::kEnum},
-    {"exclusiveMaximum", Role::kNumber},
-    {"exclusiveMinimum", Role::kNumber},
-    {"format", Role::kFormat},
-    {"id", Role::kLegacyId},
-    {"if", Role::kUnsupported},
-    {"items", Role::kItems},
-    {"maxContains", Role::kUnsupported},
-    {"maxItems", Role::kCount},
-    {"maxLength", Role::kCount},
-    {"maxProperties", Role::kCount},
-    {"maximum", Role::kNumber},
-    {"minContains", Role::kUnsupported},
-    {"minItems", Role::kCount},
-    {"minLength", Role::kCount},
-    {"minProperties", Role::kCount},
-    {"minimum", Role::kNumber},
-    {"multipleOf", Role::kMultipleOf},
-    {"not", Role::kUnsupported},
-    {"oneOf", Role::kSchemaList},
-    {"pattern", Role::kPattern},
-    {"patternProperties", Role::kPatternMap},
-    {"prefixItems", Role::kSchemaList},
-    {"properties", Role::kSchemaMap},
-    {"propertyNames", Role::kUnsupported},
-    {"then", Role::kUnsupported},
-    {"type", Role::kType},
-    {"unevaluatedItems", Role::kUnsupported},
-    {"unevaluatedProperties", Role::kUnsupported},
-    {"uniqueItems", Role::kUnsupported},
-};
-
 constexpr std::string_view kTypes[] = {"array",  "boolean", "integer", "null",
                                        "number", "object",  "string"};
 constexpr std::string_view kApplicators[] = {"$ref", "allOf", "anyOf", "const", "enum", "oneOf"};
+constexpr std::string_view kDefinitions[] = {"$defs", "definitions"};
 constexpr std::string_view kDialects[] = {
     "http://json-schema.org/draft-04/schema",       "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-07/schema",       "https://json-schema.org/draft/2019-09/schema",
@@ -116,8 +38,7 @@ constexpr std::string_view kDialects[] = {
 constexpr std::string_view kLibraryOptions = "x-guidance";
 // Without \u, each name of a property has one spelling: the library lets additional properties be
 // named by escapes, and compares spellings with the names of declared ones.
-constexpr std::string_view kOneSpelling =
-    R"("x-guidance":{"json_allowed_escapes":"nrbtf\\\""})";
+constexpr std::string_view kOneSpelling = R"("x-guidance":{"json_allowed_escapes":"nrbtf\\\""})";
 
 // The library's time and memory grow with a multiple's digits: 99,991 takes 2.8 s and 855 MB
 // (2026-11-25).
@@ -133,51 +54,14 @@ bool Contains(const std::string_view (&names)[kSize], std::string_view name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-const Keyword* FindKeywordRole(std::string_view name) {
-  const auto* found = std::ranges::find(kKeywords, name, &Keyword::name);
-  return found == std::end(kKeywords) ? nullptr : found;
-}
-
 bool IsFalse(const Json& value) { return value.is_boolean() && !value.get<bool>(); }
 bool AllowsAll(const Json& value) {
   return (value.is_boolean() && value.get<bool>()) || (value.is_object() && value.empty());
 }
 
-// A value that is a whole number, such as 3.0, as one.
-std::optional<uint64_t> WholeNumber(const Json& value) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>();
-  if (!value.is_number_float()) return std::nullopt;
-  const double number = value.get<double>();
-  if (number < 0 || number > 1e15 || number != std::floor(number)) return std::nullopt;
-  return static_cast<uint64_t>(number);
-}
-
-// False for an integer that the library would round: it computes with doubles.
-bool IsExact(const Json& value) {
-  constexpr double kTwoTo63 = 9223372036854775808.0;
-  constexpr double kTwoTo64 = 2 * kTwoTo63;
-  if (value.is_number_unsigned()) {
-    const auto rounded = static_cast<double>(value.get<uint64_t>());
-    return rounded < kTwoTo64 && static_cast<uint64_t>(rounded) == value.get<uint64_t>();
-  }
-  if (value.is_number_integer()) {
-    const auto rounded = static_cast<double>(value.get<int64_t>());
-    return rounded < kTwoTo63 && static_cast<int64_t>(rounded) == value.get<int64_t>();
-  }
-  return true;
-}
-
-// A multiple, counted in units of 1/1000, without the zeros at its end that are behind the decimal
-// point: the number that the library computes with.
-uint64_t Digits(uint64_t thousandths) {
-  for (int i = 0; i < 3 && thousandths % 10 == 0; ++i) thousandths /= 10;
-  return thousandths;
-}
-
 // True if the schema has a control character that has no short escape, so that \u must be allowed.
 bool NeedsUnicodeEscapes(std::string_view text) {
-  for (size_t i = text.find("\\u00"); i != std::string_view::npos;
-       i = text.find("\\u00", i + 1)) {
+  for (size_t i = text.find("\\u00"); i != std::string_view::npos; i = text.find("\\u00", i + 1)) {
     const std::string_view digits = text.substr(i + 4, 2);
     if (digits.starts_with('0') || digits.starts_with('1') || digits == "7f" || digits == "7F") {
       return true;
@@ -296,6 +180,10 @@ class SchemaWalk {
     const auto* known = std::ranges::find(kDialects, name);
     return known == std::end(kDialects) ? std::string_view() : *known;
   }
+  // Before 2019-09, a reference's other keywords have no effect.
+  bool ReferencesStandAlone() const {
+    return dialect_ == kDialects[0] || dialect_ == kDialects[1] || dialect_ == kDialects[2];
+  }
   // An unknown dialect counts as the newest.
   bool IsNewestDialect() const { return dialect_.empty() || dialect_ == kDialects[4]; }
 
@@ -305,17 +193,22 @@ class SchemaWalk {
     const Json& schema = *place.schema;
     if (schema.is_boolean()) return absl::OkStatus();
     if (!schema.is_object()) return Invalid(place, "", "is not a schema (an object or a boolean)");
+    const bool only_reference = ReferencesStandAlone() && FindMember(schema, "$ref") != nullptr;
     for (const auto& [name, value] : schema.get_ref<const Json::object_t&>()) {
-      const Keyword* keyword = FindKeywordRole(name);
+      const SchemaKeyword* keyword = FindSchemaKeyword(name);
       if (!keyword) continue;
+      if (only_reference && name != "$ref" && name != "$schema" && !Contains(kDefinitions, name)) {
+        changes_[&value].drop = true;
+        continue;
+      }
       ORCD_RETURN_IF_ERROR(CheckMember(place, static_cast<int>(i), *keyword, value));
     }
     CheckOrder(schema);
     return absl::OkStatus();
   }
 
-  // Where applicators stand between keywords that depend on each other, the library compiles the
-  // two sides apart, and the later side does not know the earlier one.
+  // The library compiles keywords before and after an applicator apart, so that those after it do
+  // not know those before it, on which they may depend.
   void CheckOrder(const Json& schema) {
     if (std::ranges::none_of(kApplicators, [&](std::string_view name) {
           return FindMember(schema, name) != nullptr;
@@ -333,56 +226,56 @@ class SchemaWalk {
     }
   }
 
-  absl::Status CheckMember(const Place& place, int index, const Keyword& keyword,
+  absl::Status CheckMember(const Place& place, int index, const SchemaKeyword& keyword,
                            const Json& value) {
     const std::string_view name = keyword.name;
     const Json& schema = *place.schema;
     if (name == "allOf" || name == "anyOf" || name == "oneOf") has_combination_ = true;
     switch (keyword.role) {
-      case Role::kSchema:
+      case SchemaRole::kSchema:
         Visit({.schema = &value, .parent = index, .keyword = name});
         return absl::OkStatus();
-      case Role::kSchemaList:
+      case SchemaRole::kSchemaList:
         return CheckList(place, index, name, value);
-      case Role::kSchemaMap:
-      case Role::kPatternMap:
+      case SchemaRole::kSchemaMap:
+      case SchemaRole::kPatternMap:
         return CheckMap(place, index, keyword, value);
-      case Role::kItems:
+      case SchemaRole::kItems:
         if (value.is_array()) return CheckList(place, index, name, value);
         Visit({.schema = &value, .parent = index, .keyword = name});
         return absl::OkStatus();
-      case Role::kAdditionalItems:
+      case SchemaRole::kAdditionalItems:
         return CheckAdditionalItems(place, index, value);
-      case Role::kReference:
+      case SchemaRole::kReference:
         return CheckReference(place, value);
-      case Role::kLegacyId:
+      case SchemaRole::kLegacyId:
         if (dialect_ != kDialects[0]) return absl::OkStatus();
         return CheckId(place, name, value);
-      case Role::kId:
+      case SchemaRole::kId:
         return CheckId(place, name, value);
-      case Role::kDialect:
+      case SchemaRole::kDialect:
         if (place.schema != &root_ || DialectOf(value).empty()) changes_[&value].drop = true;
         return absl::OkStatus();
-      case Role::kType:
+      case SchemaRole::kType:
         return CheckType(place, value);
-      case Role::kEnum:
+      case SchemaRole::kEnum:
         if (!value.is_array()) return Invalid(place, name, "is not a list");
         return CheckValue(place, name, value);
-      case Role::kConst:
+      case SchemaRole::kConst:
         return CheckValue(place, name, value);
-      case Role::kCount:
+      case SchemaRole::kCount:
         return CheckCount(place, name, value);
-      case Role::kNumber:
+      case SchemaRole::kNumber:
         return CheckNumber(place, name, value);
-      case Role::kMultipleOf:
+      case SchemaRole::kMultipleOf:
         return CheckMultipleOf(place, value);
-      case Role::kPattern:
+      case SchemaRole::kPattern:
         if (!value.is_string()) return Invalid(place, name, "is not a string");
         ChangePattern(value.get_ref<const std::string&>(), changes_[&value].value);
         return absl::OkStatus();
-      case Role::kFormat:
+      case SchemaRole::kFormat:
         return CheckFormat(place, value);
-      case Role::kUnsupported:
+      case SchemaRole::kUnsupported:
         if (!HasNoEffect(schema, name, value)) {
           return Unsupported(place, name, "the keyword is not supported");
         }
@@ -415,10 +308,11 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
-  absl::Status CheckMap(const Place& place, int index, const Keyword& keyword, const Json& value) {
+  absl::Status CheckMap(const Place& place, int index, const SchemaKeyword& keyword,
+                        const Json& value) {
     if (!value.is_object()) return Invalid(place, keyword.name, "is not an object");
     for (const auto& [key, member] : value.get_ref<const Json::object_t&>()) {
-      if (keyword.role == Role::kPatternMap) {
+      if (keyword.role == SchemaRole::kPatternMap) {
         has_combination_ = true;
         ChangePattern(key, changes_[&member].name);
       }
@@ -459,9 +353,11 @@ class SchemaWalk {
   }
 
   // The value that a local pointer, without its `#`, points to; null if there is none.
-  const Json* Resolve(std::string_view pointer) {
+  // Sets `through_id` if the path leads through a schema that has a name.
+  const Json* Resolve(std::string_view pointer, bool& through_id) {
     const Json* value = &root_;
     while (!pointer.empty()) {
+      through_id = through_id || HasId(*value);
       if (pointer.front() != '/') return nullptr;
       pointer.remove_prefix(1);
       const size_t end = std::min(pointer.find('/'), pointer.size());
@@ -487,6 +383,12 @@ class SchemaWalk {
     if (!reference.starts_with('#')) {
       return Unsupported(place, "$ref", "points out of the schema");
     }
+    for (const Place* around = &place;; around = &places_[around->parent]) {
+      if (HasId(*around->schema)) {
+        return Unsupported(place, "$ref", "stands in a schema with a name (`$id`) of its own");
+      }
+      if (around->parent < 0) break;
+    }
     if (!references_.insert(reference).second) return absl::OkStatus();
     if (references_.size() > kMaxDefinitions) {
       return TooLarge(place, "$ref",
@@ -495,29 +397,40 @@ class SchemaWalk {
     // The library finds anchors.
     if (reference.size() > 1 && reference[1] != '/') return absl::OkStatus();
     const std::string_view pointer = std::string_view(reference).substr(1);
-    const Json* target = Resolve(pointer);
+    bool through_id = false;
+    const Json* target = Resolve(pointer, through_id);
     if (!target) return Invalid(place, "$ref", "points to nothing: " + reference);
+    if (through_id) {
+      return Unsupported(place, "$ref", "points into a schema with a name (`$id`) of its own");
+    }
     Visit({.schema = target, .keyword = pointer});
     return absl::OkStatus();
   }
 
-  // References are local, so the outermost schema's name has no effect; those of others change what
-  // references within them mean.
+  // The name of a schema changes what local references within it mean, unless it is an anchor.
+  bool HasId(const Json& schema) {
+    if (&schema == &root_) return false;
+    const Json* id = FindIndexed(schema, dialect_ == kDialects[0] ? "id" : "$id");
+    return id != nullptr && id->is_string() && !IsAnchor(*id);
+  }
+  static bool IsAnchor(const Json& id) {
+    const std::string& text = id.get_ref<const std::string&>();
+    return text.starts_with('#') && !text.starts_with("#/");
+  }
+
+  // References are local and those that a name would change are refused, so names have no effect.
   absl::Status CheckId(const Place& place, std::string_view name, const Json& value) {
-    if (place.schema == &root_) {
-      changes_[&value].drop = true;
-      return absl::OkStatus();
-    }
     if (!value.is_string()) return Invalid(place, name, "is not a string");
-    if (value.get_ref<const std::string&>().starts_with('#')) return absl::OkStatus();
-    return Unsupported(place, name, "only the outermost schema may have one");
+    if (!IsAnchor(value)) changes_[&value].drop = true;
+    return absl::OkStatus();
   }
 
   absl::Status CheckType(const Place& place, const Json& value) const {
     const auto is_type = [](const Json& type) {
       return type.is_string() && Contains(kTypes, type.get_ref<const std::string&>());
     };
-    const bool valid = value.is_array() ? std::all_of(value.begin(), value.end(), is_type) : is_type(value);
+    const bool valid =
+        value.is_array() ? std::all_of(value.begin(), value.end(), is_type) : is_type(value);
     if (!valid) return Invalid(place, "type", "is not a type of JSON Schema, or a list of them");
     return absl::OkStatus();
   }
@@ -533,7 +446,7 @@ class SchemaWalk {
     while (!open.empty()) {
       const Json* next = open.back();
       open.pop_back();
-      if (!IsExact(*next)) {
+      if (!HoldsInDouble(*next)) {
         return Unsupported(place, name, "has an integer beyond 2^53 that no double holds");
       }
       if (!next->is_structured()) continue;
@@ -544,7 +457,7 @@ class SchemaWalk {
 
   absl::Status CheckCount(const Place& place, std::string_view name, const Json& value) {
     const bool is_maximum = name.starts_with("max");
-    std::optional<uint64_t> count = WholeNumber(value);
+    std::optional<uint64_t> count = WholeNumberOf(value);
     if (!count && value.is_number_float() && value.get<double>() > kMaxCount) count = kMaxCount + 1;
     if (!count) return Invalid(place, name, "is not a whole number of 0 or more");
     if (*count > kMaxCount) {
@@ -574,13 +487,14 @@ class SchemaWalk {
   absl::Status CheckNumber(const Place& place, std::string_view name, const Json& value) const {
     if (value.is_boolean() && name.starts_with("exclusive")) return absl::OkStatus();
     if (!value.is_number()) return Invalid(place, name, "is not a number");
-    // The library rounds a bound beyond 63 bits towards 0, to the largest integer that it generates.
+    // The library rounds a bound beyond 63 bits towards 0, to the largest integer that it
+    // generates.
     constexpr auto kLargest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     if (name.ends_with("aximum") && value.is_number_unsigned() &&
         value.get<uint64_t>() >= kLargest) {
       return absl::OkStatus();
     }
-    if (!IsExact(value)) {
+    if (!HoldsInDouble(value)) {
       return Unsupported(place, name, "is an integer beyond 2^53 that no double holds");
     }
     return absl::OkStatus();
@@ -592,8 +506,9 @@ class SchemaWalk {
     }
     const double multiple = value.get<double>();
     const double thousandths = std::round(multiple * kMultipleUnit);
-    if (multiple > kMaxMultiple || thousandths < 1 || std::abs(multiple * kMultipleUnit - thousandths) > 1e-6 ||
-        Digits(static_cast<uint64_t>(thousandths)) > kMaxMultipleDigits) {
+    if (multiple > kMaxMultiple || thousandths < 1 ||
+        std::abs(multiple * kMultipleUnit - thousandths) > 1e-6 ||
+        MultipleDigits(static_cast<uint64_t>(thousandths)) > kMaxMultipleDigits) {
       return TooLarge(place, "multipleOf",
                       "may be at most 1,000 with 3 decimals and 10,000 without the point");
     }
@@ -601,14 +516,13 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
-  // Where schemas are combined, the library may compute the common multiple of any of their
-  // multiples.
+  // The library computes the common multiple of schemas that apply to one value.
   absl::Status CheckMultiples() const {
     if (!has_combination_) return absl::OkStatus();
     uint64_t common = 1;
     for (const uint64_t multiple : multiples_) {
       common = std::lcm(common, multiple);
-      if (Digits(common) > kMaxMultipleDigits) {
+      if (MultipleDigits(common) > kMaxMultipleDigits) {
         return RuleTooLarge(field_,
                             "the common multiple of all values of multipleOf may be at most 10,000 "
                             "without its decimal point where schemas are combined");
@@ -662,8 +576,8 @@ class SchemaWalk {
       bool is_first = members.empty();
       for (const bool applicators : {false, true}) {
         for (const auto& [name, member] : value.get_ref<const Json::object_t&>()) {
-          const bool comes_now = applicators_last ? Contains(kApplicators, name) == applicators
-                                                  : !applicators;
+          const bool comes_now =
+              applicators_last ? Contains(kApplicators, name) == applicators : !applicators;
           if (comes_now) WriteMember(name, member, is_first, out);
         }
       }

@@ -4,8 +4,8 @@
 // ignores or misreads some combinations. Both are refused here by JSON pointer. Keywords that
 // annotate, and those that no draft knows, have no effect, as the specification says.
 //
-// `format`: the names date, date-time, time, duration, email, hostname, ipv4, ipv6, uri and uuid are
-// enforced. Other names of the specification are refused; names that it does not know, such as
+// `format`: the names date, date-time, time, duration, email, hostname, ipv4, ipv6, uri and uuid
+// are enforced. Other names of the specification are refused; names that it does not know, such as
 // `password`, annotate.
 #ifndef ORCD_RUNTIME_CONSTRAINT_JSON_SCHEMA_H_
 #define ORCD_RUNTIME_CONSTRAINT_JSON_SCHEMA_H_

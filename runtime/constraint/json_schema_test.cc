@@ -48,7 +48,10 @@ TEST(JsonSchemaTest, RefusesByPointer) {
        "f: /additionalProperties/unevaluatedProperties: "},
       {R"({"x-guidance":{"lenient":true}})", "CONSTRAINT_UNSUPPORTED", "f: /x-guidance: "},
       {R"({"$ref":"http://example.com/a"})", "CONSTRAINT_UNSUPPORTED", "f: /$ref: "},
-      {R"({"properties":{"a":{"$id":"b"}}})", "CONSTRAINT_UNSUPPORTED", "f: /properties/a/$id: "},
+      {R"({"properties":{"a":{"$id":"b","items":{"$ref":"#"}}}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /properties/a/items/$ref: "},
+      {R"({"$ref":"#/$defs/a/items","$defs":{"a":{"$id":"b","items":{}}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /$ref: "},
       {R"({"format":"uri-reference"})", "CONSTRAINT_UNSUPPORTED", "f: /format: "},
       {R"({"const":9007199254740993})", "CONSTRAINT_UNSUPPORTED", "f: /const: "},
       {R"({"enum":[1,{"a":[-9007199254740993]}]})", "CONSTRAINT_UNSUPPORTED", "f: /enum: "},
@@ -91,25 +94,26 @@ TEST(JsonSchemaTest, RefusesByPointer) {
 }
 
 TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
-  for (const char* schema : {
-           "true",
-           "false",
-           "{}",
-           R"({"$schema":"http://json-schema.org/draft-07/schema#","title":"a","description":"b",
+  for (
+      const char* schema : {
+          "true",
+          "false",
+          "{}",
+          R"({"$schema":"http://json-schema.org/draft-07/schema#","title":"a","description":"b",
                "default":3,"examples":[{"not":1}],"$comment":"c","readOnly":true,"deprecated":true,
                "nullable":true,"contentMediaType":"text/plain"})",
-           R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
+          R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
                "required":["not"],"additionalProperties":false,"minProperties":1})",
-           R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
-           R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
-           R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
-           R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
-           R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
-           R"({"multipleOf":0.01,"properties":{"a":{"multipleOf":1000},"b":{"multipleOf":7}}})",
-           R"({"minProperties":3,"required":["a","b"]})",
-           R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
-           R"({"exclusiveMinimum":true,"minimum":3})",
-       }) {
+          R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
+          R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
+          R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
+          R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
+          R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
+          R"({"multipleOf":0.01,"properties":{"a":{"multipleOf":1000},"b":{"multipleOf":7}}})",
+          R"({"minProperties":3,"required":["a","b"]})",
+          R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
+          R"({"exclusiveMinimum":true,"minimum":3})",
+      }) {
     EXPECT_TRUE(Check(schema).ok()) << Check(schema);
   }
 }
@@ -134,6 +138,17 @@ TEST(JsonSchemaTest, DropsWhatHasNoEffect) {
             R"({"type":"null"})");
   EXPECT_EQ(Changed(R"({"if":{"not":{}}})"), "{}");
   EXPECT_EQ(Changed(R"({"$id":"https://example.com/a","$schema":"https://example.com/b"})"), "{}");
+  EXPECT_EQ(Changed(R"({"properties":{"$id":{"$id":"x"},"a":{"$id":"#/a"},"b":{"$id":"#b"}}})"),
+            R"({"properties":{"$id":{},"a":{},"b":{"$id":"#b"}}})");
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-04/schema#","id":"x","items":
+                        {"$ref":"#/definitions/a","type":"null","not":1,"title":"b"},
+                        "definitions":{"a":{"id":"c"}}})"),
+            R"({"$schema":"http://json-schema.org/draft-04/schema#","items":)"
+            R"({"$ref":"#/definitions/a","title":"b"},"definitions":{"a":{}}})");
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",
+                        "$defs":{"a":{}},"type":"null"})"),
+            R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",)"
+            R"("$defs":{"a":{}}})");
   EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#",
                         "items":{"$schema":"http://json-schema.org/draft-04/schema"}})"),
             R"({"$schema":"http://json-schema.org/draft-07/schema#","items":{}})");
@@ -173,7 +188,7 @@ TEST(JsonSchemaTest, FindsKeywords) {
 TEST(JsonSchemaTest, TakesHostileSchemas) {
   EXPECT_EQ(GetErrorDetails(Check(std::string(1 << 20, '['))).reason, "CONSTRAINT_TOO_LARGE");
   std::string deep = "{}";
-  for (int i = 0; i < 16; ++i) deep = "{\"items\":" + deep + "}";
+  for (int i = 0; i < 16; ++i) deep.insert(0, "{\"items\":").append("}");
   EXPECT_EQ(GetErrorDetails(Check(deep)).reason, "CONSTRAINT_TOO_LARGE");
 
   // A long name above many schemas, each of which has an error's path through it.
@@ -186,7 +201,8 @@ TEST(JsonSchemaTest, TakesHostileSchemas) {
 
   std::string chain = "{\"$defs\":{";
   for (int i = 0; i < 2100; ++i) {
-    chain += "\"a" + std::to_string(i) + "\":{\"$ref\":\"#/$defs/a" + std::to_string(i + 1) + "\"},";
+    chain +=
+        "\"a" + std::to_string(i) + "\":{\"$ref\":\"#/$defs/a" + std::to_string(i + 1) + "\"},";
   }
   chain += "\"a2100\":{}},\"$ref\":\"#/$defs/a0\"}";
   EXPECT_EQ(GetErrorDetails(Check(chain)).reason, "CONSTRAINT_TOO_LARGE");

@@ -154,8 +154,9 @@ TEST(LlgRuleTextTest, EbnfOfVllmClients) {
   )");
   sql.Complete({"SELECT col_1  from table_1  where col_2 = 1 "});
   sql.Forbidden({"SELECT col_3", "select"});
-  const Rule sum = Ebnf("root ::= expr\nexpr ::= term (\"+\" term)*\n"
-                        "term ::= \"(\" expr \")\" | [0-9]+ | \"-\" term");
+  const Rule sum = Ebnf(
+      "root ::= expr\nexpr ::= term (\"+\" term)*\n"
+      "term ::= \"(\" expr \")\" | [0-9]+ | \"-\" term");
   sum.Complete({"1", "12+(3+-4)", "((((5))))"});
   sum.Incomplete({"(1", "1+"});
   sum.Forbidden({"1++", ")", "1)"});
@@ -183,7 +184,8 @@ TEST(LlgRuleTextTest, BeginsAfterAString) {
                                               "required":["a"],"additionalProperties":false})"},
                    .start = StartAfterString{"</think>"}});
   rule.Complete({"</think>{\"a\":null}", "the {\"b\":1}\n</thin</think>{ \"a\" : null}",
-                 "<|im_start|>é<|im_start|></think>{\"a\":null}", "<tool_call></think>{\"a\":null}"});
+                 "<|im_start|>é<|im_start|></think>{\"a\":null}",
+                 "<tool_call></think>{\"a\":null}"});
   rule.Incomplete({"", "the", "</think>", "</think>{\"a\":", "</thin{}"});
   rule.Forbidden({"</think>\n", "</think>{\"b", "a</think>b", "</think>{\"a\":null}x",
                   "</think><|im_start|>", "</think>{\"a\":null}</think>"});
@@ -212,16 +214,17 @@ TEST(LlgRuleTextTest, EveryRuleMayBeginAfterAString) {
 }
 
 TEST(LlgRuleTextTest, StructuralTags) {
-  const Rule rule({.rule = StructuralTagRule{.tags = {{"<f=a>", R"({"type":"integer"})", "</f>"},
-                                                      {"<f=ab>\n", R"({"type":"object"})", "\n</f>"},
-                                                      {"[x]", "", ""}},
-                                             .triggers = {"<f=", "[x]"}},
-                   .start = {}});
+  const Rule rule(
+      {.rule = StructuralTagRule{.tags = {{"<f=a>", R"({"type":"integer"})", "</f>"},
+                                          {"<f=ab>\n", R"({"type":"object"})", "\n</f>"},
+                                          {"[x]", "", ""}},
+                                 .triggers = {"<f=", "[x]"}},
+       .start = {}});
   rule.Complete({"", "the <f text", "<f=a>10</f>", "a<f=ab>\n{\"x\":1}\n</f> b <f=a>-3</f>c", "<",
                  "[x]{}", "[x]null the<f=a>1</f>", "<|im_start|>a<f=a>1</f><|im_start|>"});
   rule.Incomplete({"<f=", "a<f=a", "<f=a>10", "<f=a>10</f", "<f=ab>\n{\"x\":1}", "[x]", "[x]{"});
-  rule.Forbidden({"<f=b", "<f=a>x", "<f=a> 1", "<f=a>1 </f>", "<f=ab>{", "[x]<f=a>",
-                  "<f=a><|im_start|>"});
+  rule.Forbidden(
+      {"<f=b", "<f=a>x", "<f=a> 1", "<f=a>1 </f>", "<f=ab>{", "[x]<f=a>", "<f=a><|im_start|>"});
 }
 
 TEST(LlgRuleTextTest, StructuralTagsThatMustCome) {
@@ -290,7 +293,7 @@ TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
     for (int level = 0; level < 8; ++level) chain += "{\"anyOf\":[";
     chain += "{\"$ref\":\"#/$defs/" + std::to_string(i + 1) + "\"}";
     for (int level = 0; level < 8; ++level) chain += "]}";
-    chain += ",";
+    chain += ',';
   }
   Schema(chain + "\"900\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/0\"}").Complete({"null"});
 
@@ -317,7 +320,9 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
       {R"({"patternProperties":{"a":{},"b":{}}})", "CONSTRAINT_UNSUPPORTED",
        "f: /patternProperties: "},
       {R"x({"type":"string","pattern":"(?=a)"})x", "CONSTRAINT_UNSUPPORTED", "f: /pattern: "},
-      {R"({"type":"string","pattern":"(a"})", "CONSTRAINT_INVALID", "f: "},
+      {R"({"type":"string","pattern":"(a"})", "CONSTRAINT_INVALID",
+       "f: /pattern: regex parse error: unclosed group"},
+      {R"({"type":"number","maximum":1e25})", "CONSTRAINT_UNSUPPORTED", "f: /maximum: "},
       {R"({"type":"integer","minimum":3,"maximum":2})", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {R"({"type":"array","items":false,"minItems":1})", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {"false", "CONSTRAINT_UNSATISFIABLE", "f: "},

@@ -158,23 +158,37 @@ absl::StatusOr<LarkPart> StartPart(const StartAfterString& start, const Constrai
   if (token >= 0) marks.push_back(token);
   const std::string others = OtherControlTokens(tokenizer, marks);
   part.definitions = (token >= 0 ? "mark: " : "mark[lazy]: ") + mark + "\nbegin: ";
-  if (!others.empty()) part.definitions.append("(").append(kAnyText).append(" ").append(others).append(")* ");
+  if (!others.empty())
+    part.definitions.append("(").append(kAnyText).append(" ").append(others).append(")* ");
   part.definitions += "mark\n";
   return part;
 }
 
-// What the library says of rules that are refused for one of the reasons, and the keywords at which
-// a schema has the fault.
+// A text of the library's errors, the error of a rule that it means, and the keywords of schemas
+// that have the fault.
 struct KnownError {
   std::string_view text;
-  std::vector<std::string_view> keywords;
+  absl::Status (*error)(std::string_view field, std::string_view message);
+  std::vector<std::string_view> keywords = {};
 };
+
+// An error of a regular expression has its cause in its last line.
+std::string Cause(std::string_view library_error) {
+  constexpr std::string_view kRegexError = "regex parse error:";
+  constexpr std::string_view kCause = "\nerror: ";
+  const size_t at = library_error.find(kRegexError);
+  const size_t cause = library_error.find(kCause);
+  if (at == std::string_view::npos || cause == std::string_view::npos) {
+    return OneLine(library_error);
+  }
+  return std::string(kRegexError) + " " + OneLine(library_error.substr(cause + kCause.size()));
+}
 
 bool Says(std::string_view error, std::string_view text) {
   return error.find(text) != std::string_view::npos;
 }
 
-// Where the schemas of the rule use the keywords.
+// Pointers to the uses of the keywords in the rule's schemas.
 std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_view>& keywords) {
   constexpr size_t kMaxUses = 3;
   std::string uses;
@@ -254,29 +268,36 @@ absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_erro
   if (Says(library_error, "NoExtension")) {
     return UnsatisfiableRule(spec.field, "no output fulfils the rule");
   }
-  if (Says(library_error, "nsatisfiable") || Says(library_error, "is empty")) {
-    return UnsatisfiableRule(spec.field, library_error);
-  }
-  for (const std::string_view text :
-       {"too big", "too large", "too complex", "too deeply", "too many", "exceed", "limit",
-        "nable to determine", "can't determine", "fuel"}) {
-    if (Says(library_error, text)) return RuleTooLarge(spec.field, library_error);
-  }
-  const KnownError unsupported[] = {
-      {"oneOf", {"oneOf"}},
-      {"min/maxProperties", {"minProperties", "maxProperties"}},
-      {"are not disjoint", {"patternProperties"}},
-      {"circular references", {"$ref"}},
-      {"not supported", {"pattern", "patternProperties"}},
-      {"nsupported", {}},
-      {"Unimplemented", {}},
-      {"Unknown format", {"format"}},
+  // In this order: the later texts are more general.
+  const KnownError known_errors[] = {
+      {"nsatisfiable", UnsatisfiableRule},
+      {"nable to determine", RuleTooLarge, {"pattern"}},
+      {"can't determine", RuleTooLarge, {"patternProperties"}},
+      {"too big", RuleTooLarge},
+      {"too large", RuleTooLarge},
+      {"too complex", RuleTooLarge},
+      {"too deeply", RuleTooLarge},
+      {"too many", RuleTooLarge},
+      {"TooComplex", RuleTooLarge},
+      {"exceed", RuleTooLarge},
+      {"precomputation failed", RuleTooLarge},
+      {"oneOf", UnsupportedRule, {"oneOf"}},
+      {"min/maxProperties", UnsupportedRule, {"minProperties", "maxProperties"}},
+      {"are not disjoint", UnsupportedRule, {"patternProperties"}},
+      {"circular references", UnsupportedRule, {"$ref"}},
+      {"Failed to generate regex for",
+       UnsupportedRule,
+       {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const", "enum"}},
+      {"not supported", UnsupportedRule, {"pattern", "patternProperties"}},
+      {"nsupported", UnsupportedRule},
+      {"Unimplemented", UnsupportedRule},
+      {"Unknown format", UnsupportedRule, {"format"}},
+      {"regex", InvalidRule, {"pattern", "patternProperties"}},
   };
-  for (const KnownError& known : unsupported) {
+  for (const KnownError& known : known_errors) {
     if (!Says(library_error, known.text)) continue;
     const std::string uses = FindUses(spec, known.keywords);
-    const std::string error = OneLine(library_error);
-    return UnsupportedRule(spec.field, uses.empty() ? error : uses + ": " + error);
+    return known.error(spec.field, (uses.empty() ? "" : uses + ": ") + Cause(library_error));
   }
   return InvalidRule(spec.field, library_error);
 }

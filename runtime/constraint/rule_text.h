@@ -26,9 +26,9 @@ struct RuleText {
 absl::Status CheckRule(const ConstraintSpec& spec, const ConstraintLimits& limits);
 
 // The text of the rule and of a StartAfterString; a StartAfterToken is the caller's: the rule
-// begins after that token. Requires that CheckRule accepts `spec`. Returns kInvalidArgument with the
-// reason CONSTRAINT_INVALID or CONSTRAINT_UNSUPPORTED for a grammar that cannot be translated, with
-// its line.
+// begins after that token. Requires that CheckRule accepts `spec`. Returns kInvalidArgument with
+// the reason CONSTRAINT_INVALID or CONSTRAINT_UNSUPPORTED for a grammar that cannot be translated,
+// with its line.
 absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer& tokenizer);
 
 // The library's error as a status of the request: kInvalidArgument with the reason

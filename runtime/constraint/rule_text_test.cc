@@ -115,9 +115,8 @@ TEST_F(RuleTextTest, WritesStructuralTags) {
 }
 
 TEST_F(RuleTextTest, WritesStructuralTagsOfControlTokens) {
-  const StructuralTagRule rule = {.tags = {{"<|a|>x<|b|>y", "true", "z<|c|>"}},
-                                  .triggers = {"<|a|>x"},
-                                  .at_least_one = true};
+  const StructuralTagRule rule = {
+      .tags = {{"<|a|>x<|b|>y", "true", "z<|c|>"}}, .triggers = {"<|a|>x"}, .at_least_one = true};
   EXPECT_EQ(Text({.rule = rule, .start = {}}),
             "start: tags\n"
             "TEXT: /(?s:.*)/\n"
@@ -174,9 +173,8 @@ TEST(CheckRuleTest, RefusesWhatCannotBeRead) {
             "CONSTRAINT_INVALID");
   EXPECT_EQ(ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{"\xff"}}),
             "CONSTRAINT_INVALID");
-  EXPECT_EQ(
-      ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{std::string(257, 'a')}}),
-      "CONSTRAINT_INVALID");
+  EXPECT_EQ(ReasonFor({.rule = JsonObjectRule{}, .start = StartAfterString{std::string(257, 'a')}}),
+            "CONSTRAINT_INVALID");
 }
 
 TEST(CheckRuleTest, RefusesTagsThatCannotBegin) {
@@ -193,9 +191,9 @@ TEST(CheckRuleTest, RefusesTagsThatCannotBegin) {
             "CONSTRAINT_INVALID");
   EXPECT_EQ(reason({.tags = {{"a\xff", "", ""}}, .triggers = {"a"}}), "CONSTRAINT_INVALID");
   EXPECT_EQ(reason({.tags = {{"ab", "", ""}}, .triggers = {"a", "ab", "a"}}), "");
-  EXPECT_EQ(reason({.tags = std::vector<StructuralTagRule::Tag>(1025, {"a", "", ""}),
-                    .triggers = {"a"}}),
-            "CONSTRAINT_TOO_LARGE");
+  EXPECT_EQ(
+      reason({.tags = std::vector<StructuralTagRule::Tag>(1025, {"a", "", ""}), .triggers = {"a"}}),
+      "CONSTRAINT_TOO_LARGE");
   const auto [why, message] =
       Refusal({.rule = StructuralTagRule{.tags = {{"a", "", ""}, {"a", R"({"not":1})", ""}},
                                          .triggers = {"a"}},
@@ -244,8 +242,11 @@ TEST(RefusalTest, SaysWhyAndWhere) {
        "CONSTRAINT_UNSATISFIABLE", "f: Unsatisfiable schema: required property 'a' is unsat"},
       {"initial lexer configuration (grammar) too big (limit for this grammar: 9)",
        "CONSTRAINT_TOO_LARGE", "f: initial lexer"},
-      {"invalid regex \"(\": unclosed group", "CONSTRAINT_INVALID", "f: invalid regex"},
+      {"invalid regex \"(\": regex parse error:\n    (\n    ^\nerror: unclosed group",
+       "CONSTRAINT_INVALID", "f: regex parse error: unclosed group"},
       {"look-around is not supported", "CONSTRAINT_UNSUPPORTED", "f: look-around"},
+      {"NoExtensionBias", "CONSTRAINT_UNSATISFIABLE", "f: no output"},
+      {"2(5): Expected token ':'\n 1 | start", "CONSTRAINT_INVALID", "f: 2(5): Expected token ':'"},
   };
   for (const Case& c : cases) {
     const absl::Status status = RefusalOf(spec, c.error);

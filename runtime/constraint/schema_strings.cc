@@ -14,8 +14,7 @@ constexpr std::string_view kUnsupported[] = {
 };
 
 // A year from 0001 to 9999, and one that has February 29th.
-constexpr std::string_view kYear =
-    "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
+constexpr std::string_view kYear = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)";
 constexpr std::string_view kLeapYear =
     "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)";
 constexpr std::string_view kDay =
@@ -29,7 +28,8 @@ constexpr std::string_view kTime =
 constexpr std::string_view kHostLabel =
     "(?:[A-Za-z0-9](?:[A-Za-z0-9-]?[A-Za-z0-9])?"
     "|[A-Za-z0-9][A-Za-z0-9-]{2}[A-Za-z0-9]"
-    "|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9])";
+    "|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9]"
+    ")";
 // RFC 1035, without the length bytes at both ends.
 constexpr size_t kMaxHost = 253;
 
@@ -148,7 +148,8 @@ std::optional<std::string> DecodePointerToken(std::string_view token) {
       unescaped += decoded[i];
       continue;
     }
-    if (++i == decoded.size() || (decoded[i] != '0' && decoded[i] != '1')) return std::nullopt;
+    ++i;
+    if (i == decoded.size() || (decoded[i] != '0' && decoded[i] != '1')) return std::nullopt;
     unescaped += decoded[i] == '0' ? '~' : '/';
   }
   return unescaped;

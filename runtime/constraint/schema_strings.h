@@ -9,8 +9,8 @@
 
 namespace orcd {
 
-// A pattern of ECMA-262, which JSON Schema uses, in the syntax of Rust's regex crate. They differ in
-// brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters. \d, \w and \s
+// A pattern of ECMA-262, which JSON Schema uses, in the syntax of Rust's regex crate. They differ
+// in brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters. \d, \w and \s
 // are different sets in ECMA-262 and in common validators: the result matches what both do.
 std::string PatternForLibrary(std::string_view pattern);
 

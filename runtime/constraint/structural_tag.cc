@@ -101,8 +101,7 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadSchema(const Json* schema, const std::string& pointer,
-                          std::string& text) const {
+  absl::Status ReadSchema(const Json* schema, const std::string& pointer, std::string& text) const {
     if (!schema) return Invalid(pointer, "is missing");
     // Some clients send the schema as text.
     text = schema->is_string() ? schema->get<std::string>() : schema->dump();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -31,7 +32,12 @@ std::vector<std::string_view> FirstTriggers(const StructuralTagRule& rule) {
   return first;
 }
 
-std::string InQuotes(std::string_view text) { return "\"" + std::string(text) + "\""; }
+std::string JoinText(std::initializer_list<std::string_view> parts) {
+  std::string joined;
+  for (const std::string_view part : parts) joined += part;
+  return joined;
+}
+std::string InQuotes(std::string_view text) { return JoinText({"\"", text, "\""}); }
 
 // The pieces of `begin` before and after the end of the trigger that it begins with.
 struct SplitBegin {
@@ -129,33 +135,33 @@ absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::stri
     }
     const bool is_token = trigger.front().token >= 0;
     if (!is_token && trigger.size() > 1) {
-      return UnsupportedRule(field, "the trigger " + InQuotes(triggers[i]) +
-                                        " has a special token behind its begin");
+      return UnsupportedRule(
+          field, "the trigger " + InQuotes(triggers[i]) + " has a special token behind its begin");
     }
     const std::string number = std::to_string(i);
-    const std::string body = "body" + number;
-    define(body, bodies);
-    AppendOption(LarkPieces(trigger) + " " + body, tags);
+    const std::string mark = LarkPieces(trigger);
+    define(JoinText({"body", number}), bodies);
+    AppendOption(JoinText({mark, " body", number}), tags);
     if (is_token) {
       marks.push_back(trigger.front().token);
-      AppendOption(std::string(kAnyText) + " " + LarkPieces(trigger) + " " + body, texts);
+      AppendOption(JoinText({kAnyText, " ", mark, " body", number}), texts);
     } else {
       // Lazy: the text ends with the first trigger in it.
-      define("until" + number + "[lazy]", std::string(kAnyText) + " " + LarkPieces(trigger));
-      AppendOption("until" + number + " " + body, texts);
+      define(JoinText({"until", number, "[lazy]"}), JoinText({kAnyText, " ", mark}));
+      AppendOption(JoinText({"until", number, " body", number}), texts);
     }
   }
   const std::string others = OtherControlTokens(tokenizer, marks);
-  if (!others.empty()) define("other", std::string(kAnyText) + " " + others);
-  const std::string any_text = std::string(kAnyText);
+  if (!others.empty()) define("other", JoinText({kAnyText, " ", others}));
   define("tag", rule.at_least_one ? tags : texts);
-  if (rule.stop_after_first) {
-    const std::string before = others.empty() ? "" : "other* ";
-    define("tags", rule.at_least_one ? "tag" : before + "(tag | " + any_text + ")");
-    return part;
+  if (rule.stop_after_first && rule.at_least_one) {
+    define("tags", "tag");
+  } else if (rule.stop_after_first) {
+    define("tags", JoinText({others.empty() ? "" : "other* ", "(tag | ", kAnyText, ")"}));
+  } else {
+    define("text", JoinText({texts, others.empty() ? "" : " | other"}));
+    define("tags", JoinText({rule.at_least_one ? "tag " : "", "text* ", kAnyText}));
   }
-  define("text", others.empty() ? texts : texts + " | other");
-  define("tags", (rule.at_least_one ? "tag text* " : "text* ") + any_text);
   return part;
 }
 

@@ -17,8 +17,9 @@ namespace orcd {
 absl::Status CheckTags(const StructuralTagRule& rule, const std::string& field);
 
 // The rules of tags that CheckTags accepts; the expression is a rule's name. Uses kAnyText without
-// defining it. A trigger that begins with a control token is that token: it does not occur otherwise.
-// Error CONSTRAINT_UNSUPPORTED if a trigger has a control token elsewhere, or ends within one.
+// defining it. A trigger that begins with a control token is that token: it does not occur
+// otherwise. Error CONSTRAINT_UNSUPPORTED if a trigger has a control token elsewhere, or ends
+// within one.
 absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::string& field,
                                   const Tokenizer& tokenizer);
 

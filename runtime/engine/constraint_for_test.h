@@ -97,7 +97,8 @@ class RandomRule : public Constraint {
     FailIfDue();
   }
 
-  // What may come next: in a quarter of the states a run, rarely the end alone, often also the end.
+  // Chooses the next state's kind: in a quarter of the states a run, rarely the end alone or also
+  // the end.
   void Decide() {
     const uint64_t kind = hash_ % 16;
     ended_ = kind == 4 && accepted_.size() > 2;
@@ -114,7 +115,8 @@ class RandomRule : public Constraint {
 
   bool AllowsFreely(int32_t token) const {
     if (token == options_.end) return may_end_;
-    return token == TextToken(hash_ >> 16) || Mix(hash_, static_cast<uint64_t>(token) + 7) % 16 == 0;
+    return token == TextToken(hash_ >> 16) ||
+           Mix(hash_, static_cast<uint64_t>(token) + 7) % 16 == 0;
   }
 
   void FailIfDue() {
@@ -226,9 +228,8 @@ class PendingForTest : public PendingConstraint {
 };
 
 inline std::shared_ptr<PendingForTest> PendingRandomRule(const RandomRule::Options& options) {
-  return std::make_shared<PendingForTest>([options] {
-    return std::make_unique<RandomRule>(options);
-  });
+  return std::make_shared<PendingForTest>(
+      [options] { return std::make_unique<RandomRule>(options); });
 }
 
 }  // namespace orcd

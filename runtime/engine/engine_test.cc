@@ -132,9 +132,7 @@ class EngineTest : public ::testing::Test {
   }
 
   RandomRule::Options RuleOptions(uint64_t seed) const {
-    return {.seed = seed,
-            .vocab = model_->spec().vocab,
-            .end = model_->tokenizer().eos_id()};
+    return {.seed = seed, .vocab = model_->spec().vocab, .end = model_->tokenizer().eos_id()};
   }
 
   std::shared_ptr<const Model> model_;

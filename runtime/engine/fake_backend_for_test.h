@@ -76,8 +76,10 @@ class FakeBackend : public Backend {
       Slot& slot = slots_[seq.slot];
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
-        slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens), kPreviousSample,
-                seq.start_position, /*finite=*/true,
+        slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens),
+                kPreviousSample,
+                seq.start_position,
+                /*finite=*/true,
                 seq.start_params->has_penalties(),
                 {seq.start_history.begin(), seq.start_history.end()}};
         ++starts;

@@ -29,7 +29,7 @@ class MaskThreads {
   void Run(int count, absl::FunctionRef<void(int)> work);
 
  private:
-  // What Run was given, and the next index that no thread has taken yet.
+  // The arguments of Run, and the next index that no thread has taken yet.
   struct Job {
     absl::FunctionRef<void(int)> work;
     const int count;

@@ -319,7 +319,7 @@ void Scheduler::Admit(absl::Time now) {
     sequence.starts = true;
     Enqueue(waiting_, sequence, running_);
     if (!sequence.live->started) Start(sequence, now);
-    // What is reported of the prompt comes before the first generated token.
+    // The prompt's log-probabilities come before the first generated token.
     if (!sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
   }
   if (waiting() == awaiting_constraints_) rate_.OnQueueEmpty();
@@ -622,8 +622,8 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
     FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", part.end - 1,
                                          " or before it is not finite"));
   }
-  // What is forced after the draw; or from the beginning, held back while the prompt's results were
-  // owed.
+  // The tokens that are forced after the draw; or from the beginning, held back while the prompt's
+  // log-probabilities were owed.
   if (!sequence.owes_prompt_logprobs()) TakeForced(sequence, now);
   // Positions are accepted even if the request has ended, since they are still good for others, but
   // never after a part that was not.

@@ -39,9 +39,10 @@ class SchedulerConstraintTest : public SchedulerHarness, public ::testing::Test 
                               .fails_after = fails_after});
   }
   std::shared_ptr<PendingForTest> Scripted(const Script& script) {
-    return std::make_shared<PendingForTest>([script, vocab = vocab_, end = model_->tokenizer().eos_id()] {
-      return std::make_unique<ScriptedRule>(script, vocab, end);
-    });
+    return std::make_shared<PendingForTest>(
+        [script, vocab = vocab_, end = model_->tokenizer().eos_id()] {
+          return std::make_unique<ScriptedRule>(script, vocab, end);
+        });
   }
   // Adds a request whose constraint is ready.
   void AddReady(GenerationRequest request, const std::shared_ptr<PendingForTest>& constraint) {

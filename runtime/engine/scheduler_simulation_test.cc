@@ -162,8 +162,10 @@ class Simulation : public SchedulerHarness {
 
   // Gives the request a rule, which is ready at once or later, or never.
   void Constrain(GenerationRequest& request, Asked& asked) {
-    RandomRule::Options options = {
-        .seed = random_(), .vocab = vocab_, .end = model_->tokenizer().eos_id(), .forces = Below(8) > 0};
+    RandomRule::Options options = {.seed = random_(),
+                                   .vocab = vocab_,
+                                   .end = model_->tokenizer().eos_id(),
+                                   .forces = Below(8) > 0};
     const auto whole = PendingRandomRule(options);
     request.constraint = whole;
     if (Below(10) == 0) {
@@ -190,8 +192,7 @@ class Simulation : public SchedulerHarness {
   void PrepareOne() {
     if (pending_.empty()) return;
     const auto chosen = std::next(pending_.begin(), Below(static_cast<int>(pending_.size())));
-    const std::string id = *chosen;
-    pending_.erase(chosen);
+    const std::string id = pending_.extract(chosen).value();
     Become(*rules_of_.at(id), asked_.at(id));
     scheduler_->OnConstraintReady(id, now_);
   }
@@ -356,8 +357,8 @@ void RunMany(Windows windows) {
   EXPECT_GT(met.starts_after_a_window, kRuns);
 }
 
-// What a request draws under its rule does not depend on others, on what is forced, or on whether
-// its masks follow their steps.
+// The output under a rule does not depend on other requests, on forced tokens, or on whether masks
+// follow their steps.
 TEST(SchedulerSimulationTest, ThousandsOfRunsWithConstraints) {
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;

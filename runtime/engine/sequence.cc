@@ -54,12 +54,12 @@ absl::StatusOr<bool> Sequence::Replay(int count) {
     const int32_t token = resume[replayed];
     constraint->Accept(token);
     if (const absl::Status status = constraint->status(); absl::IsInvalidArgument(status)) {
-      return InvalidField(absl::StrCat("resume_token_ids[", replayed, "]"),
-                          absl::StrCat(token, " is no token that the constraint allows there: ",
-                                       status.message()));
+      return InvalidField(
+          absl::StrCat("resume_token_ids[", replayed, "]"),
+          absl::StrCat(token, " is no token that the constraint allows there: ", status.message()));
     }
     ORCD_RETURN_IF_ERROR(constraint->status());
-    // What is forced is asked for where it was asked for when the tokens were generated.
+    // Forced is asked where it was asked when the tokens were generated.
     if (!forced.empty() && forced.front() == token) {
       forced.erase(forced.begin());
     } else {

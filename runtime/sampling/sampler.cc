@@ -110,7 +110,7 @@ void Sampler::Mask(std::span<const float> logits, const TokenMask& mask) {
   if (mask.empty()) return;
   adjusted_.assign(logits.begin(), logits.end());
   mask.ForEachForbidden([&](int32_t token) { adjusted_[token] = -kInfinity; });
-  // What is finite in all logits is so in some of them.
+  // A scan of some of the logits cannot fail if that of all of them did not.
   static_cast<void>(scan_.Scan(adjusted_));
 }
 

@@ -1,0 +1,68 @@
+#include "runtime/constraint/schema_keywords.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace orcd {
+namespace {
+
+constexpr SchemaKeyword kKeywords[] = {
+    {"$defs", SchemaRole::kSchemaMap},
+    {"$dynamicAnchor", SchemaRole::kUnsupported},
+    {"$dynamicRef", SchemaRole::kUnsupported},
+    {"$id", SchemaRole::kId},
+    {"$recursiveAnchor", SchemaRole::kUnsupported},
+    {"$recursiveRef", SchemaRole::kUnsupported},
+    {"$ref", SchemaRole::kReference},
+    {"$schema", SchemaRole::kDialect},
+    {"additionalItems", SchemaRole::kAdditionalItems},
+    {"additionalProperties", SchemaRole::kSchema},
+    {"allOf", SchemaRole::kSchemaList},
+    {"anyOf", SchemaRole::kSchemaList},
+    {"const", SchemaRole::kConst},
+    {"contains", SchemaRole::kUnsupported},
+    {"definitions", SchemaRole::kSchemaMap},
+    {"dependencies", SchemaRole::kUnsupported},
+    {"dependentRequired", SchemaRole::kUnsupported},
+    {"dependentSchemas", SchemaRole::kUnsupported},
+    {"else", SchemaRole::kUnsupported},
+    {"enum", SchemaRole::kEnum},
+    {"exclusiveMaximum", SchemaRole::kNumber},
+    {"exclusiveMinimum", SchemaRole::kNumber},
+    {"format", SchemaRole::kFormat},
+    {"id", SchemaRole::kLegacyId},
+    {"if", SchemaRole::kUnsupported},
+    {"items", SchemaRole::kItems},
+    {"maxContains", SchemaRole::kUnsupported},
+    {"maxItems", SchemaRole::kCount},
+    {"maxLength", SchemaRole::kCount},
+    {"maxProperties", SchemaRole::kCount},
+    {"maximum", SchemaRole::kNumber},
+    {"minContains", SchemaRole::kUnsupported},
+    {"minItems", SchemaRole::kCount},
+    {"minLength", SchemaRole::kCount},
+    {"minProperties", SchemaRole::kCount},
+    {"minimum", SchemaRole::kNumber},
+    {"multipleOf", SchemaRole::kMultipleOf},
+    {"not", SchemaRole::kUnsupported},
+    {"oneOf", SchemaRole::kSchemaList},
+    {"pattern", SchemaRole::kPattern},
+    {"patternProperties", SchemaRole::kPatternMap},
+    {"prefixItems", SchemaRole::kSchemaList},
+    {"properties", SchemaRole::kSchemaMap},
+    {"propertyNames", SchemaRole::kUnsupported},
+    {"then", SchemaRole::kUnsupported},
+    {"type", SchemaRole::kType},
+    {"unevaluatedItems", SchemaRole::kUnsupported},
+    {"unevaluatedProperties", SchemaRole::kUnsupported},
+    {"uniqueItems", SchemaRole::kUnsupported},
+};
+
+}  // namespace
+
+const SchemaKeyword* FindSchemaKeyword(std::string_view name) {
+  const auto* found = std::ranges::find(kKeywords, name, &SchemaKeyword::name);
+  return found == std::end(kKeywords) ? nullptr : found;
+}
+
+}  // namespace orcd
