@@ -141,10 +141,15 @@ std::unique_ptr<Constraint> Compile(ConstraintCompiler& compiler, const Constrai
   return (*pending)->Make();
 }
 
-// False after a rule that takes too long; any other error is a fault.
-bool GoesOn(const Constraint& constraint) {
-  Require(constraint.status().ok() || absl::IsResourceExhausted(constraint.status()));
-  return constraint.status().ok();
+// False after a rule that takes too long, and in a dead end of a client's Lark, which may ask for
+// tokens that cannot be drawn. Any other error is a fault.
+bool GoesOn(const Constraint& constraint, const ConstraintSpec& spec) {
+  const absl::Status status = constraint.status();
+  const auto* grammar = std::get_if<GrammarRule>(&spec.rule);
+  const bool is_lark = grammar != nullptr && grammar->dialect == GrammarDialect::kLark;
+  Require(status.ok() || absl::IsResourceExhausted(status) ||
+          (is_lark && absl::IsInternal(status)));
+  return status.ok();
 }
 
 // Tokens with which the free text of `spec` ends and its rule begins: random ones would hardly do
@@ -159,31 +164,33 @@ std::vector<int32_t> TokensToTheRule(const ConstraintSpec& spec, const Tokenizer
 }
 
 // Accepts tokens until the mask forbids one.
-void AcceptAllowed(Constraint& constraint, std::span<const int32_t> tokens) {
+void AcceptAllowed(Constraint& constraint, const ConstraintSpec& spec,
+                   std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) {
     const TokenMask mask = constraint.Mask(0);
-    if (!GoesOn(constraint) || !mask.Allows(token) || constraint.Ended()) return;
+    if (!GoesOn(constraint, spec) || !mask.Allows(token) || constraint.Ended()) return;
     constraint.Accept(token);
-    if (!GoesOn(constraint)) return;
+    if (!GoesOn(constraint, spec)) return;
   }
 }
 
 // Draws from the mask and accepts `steps` times, unless the generation ends or the rule takes too
 // long.
-void Walk(Constraint& constraint, const Tokenizer& tokenizer, std::mt19937_64& random, int steps) {
-  for (int step = 0; step < steps && GoesOn(constraint); ++step) {
+void Walk(Constraint& constraint, const ConstraintSpec& spec, const Tokenizer& tokenizer,
+          std::mt19937_64& random, int steps) {
+  for (int step = 0; step < steps && GoesOn(constraint, spec); ++step) {
     const auto forced = constraint.Forced();
     for (const int32_t token : std::vector<int32_t>(forced.begin(), forced.end())) {
       Require(!tokenizer.IsEog(token));
       const TokenMask mask = constraint.Mask(0);
-      if (!GoesOn(constraint)) return;
+      if (!GoesOn(constraint, spec)) return;
       Require(mask.Allows(token));
       constraint.Accept(token);
-      if (!GoesOn(constraint)) return;
+      if (!GoesOn(constraint, spec)) return;
     }
     Require(!constraint.NeedsTokens(0));
     const TokenMask mask = constraint.Mask(0);
-    if (!GoesOn(constraint)) return;
+    if (!GoesOn(constraint, spec)) return;
     const std::vector<uint32_t> words(mask.words.begin(), mask.words.end());
     std::vector<int32_t> allowed;
     for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
@@ -197,13 +204,13 @@ void Walk(Constraint& constraint, const Tokenizer& tokenizer, std::mt19937_64& r
     const int32_t token = allowed[random() % allowed.size()];
     if (tokenizer.IsEog(token)) return;
     constraint.Accept(token);
-    if (!GoesOn(constraint)) return;
+    if (!GoesOn(constraint, spec)) return;
     constraint.Rollback(1);
     const TokenMask again = constraint.Mask(0);
-    if (!GoesOn(constraint)) return;
+    if (!GoesOn(constraint, spec)) return;
     Require(std::ranges::equal(words, again.words));
     constraint.Accept(token);
-    if (!GoesOn(constraint)) return;
+    if (!GoesOn(constraint, spec)) return;
   }
 }
 
@@ -217,8 +224,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ConstraintSpec spec = ReadSpec(data, size, fixture.tokenizer());
   const auto constraint = Compile(fixture.compiler(), spec);
   if (constraint == nullptr) return 0;
-  AcceptAllowed(*constraint, TokensToTheRule(spec, fixture.tokenizer()));
+  AcceptAllowed(*constraint, spec, TokensToTheRule(spec, fixture.tokenizer()));
   std::mt19937_64 random(std::accumulate(data, data + size, uint64_t{size}));
-  Walk(*constraint, fixture.tokenizer(), random, /*steps=*/24);
+  Walk(*constraint, spec, fixture.tokenizer(), random, /*steps=*/24);
   return 0;
 }

@@ -38,6 +38,11 @@ std::vector<TextPiece> SplitControlTokens(std::string_view text, const Tokenizer
   return pieces;
 }
 
+bool HasEndToken(std::span<const TextPiece> pieces, const Tokenizer& tokenizer) {
+  return std::ranges::any_of(pieces,
+                             [&](const TextPiece& piece) { return tokenizer.IsEog(piece.token); });
+}
+
 std::string LarkPieces(std::span<const TextPiece> pieces) {
   std::string lark;
   for (const TextPiece& piece : pieces) {

@@ -23,6 +23,9 @@ struct TextPiece {
 // Control tokens have no bytes, so a text that has their spellings means the tokens themselves.
 std::vector<TextPiece> SplitControlTokens(std::string_view text, const Tokenizer& tokenizer);
 
+// True if one of them is a token that ends the generation, so that nothing can come after it.
+bool HasEndToken(std::span<const TextPiece> pieces, const Tokenizer& tokenizer);
+
 // The pieces, one after the other, as Lark; `""` if there are none.
 std::string LarkPieces(std::span<const TextPiece> pieces);
 

@@ -151,6 +151,9 @@ absl::StatusOr<LarkPart> StartPart(const StartAfterString& start, const Constrai
                            "after_string: may be text or a special token, but not both; use the id "
                            "of its last token as after_token");
   }
+  if (HasEndToken(pieces, tokenizer)) {
+    return InvalidRule(spec.field, "after_string: ends the generation: nothing can come after it");
+  }
   LarkPart part = {{}, "begin"};
   const int32_t token = pieces.front().token;
   const std::string mark = std::string(kAnyText) + " " + LarkPieces(pieces);

@@ -141,6 +141,20 @@ TEST_F(RuleTextTest, WritesStructuralTagsOfControlTokens) {
   }
 }
 
+TEST_F(RuleTextTest, RefusesTokensThatEndTheGenerationWithinARule) {
+  const auto reason = [&](const ConstraintSpec& spec) {
+    return GetErrorDetails(ToRuleText(spec, *tokenizer_).status()).reason;
+  };
+  EXPECT_EQ(reason({.rule = JsonObjectRule{}, .start = StartAfterString{"<|im_end|>"}}),
+            "CONSTRAINT_INVALID");
+  for (const StructuralTagRule::Tag& tag : {StructuralTagRule::Tag{"<|im_end|>x", "", "z"},
+                                            StructuralTagRule::Tag{"<f><|im_end|>", "", "z"},
+                                            StructuralTagRule::Tag{"<f>", "", "z<|im_end|>"}}) {
+    const StructuralTagRule rule = {.tags = {tag}, .triggers = {tag.begin}};
+    EXPECT_EQ(reason({.rule = rule, .start = {}}), "CONSTRAINT_UNSUPPORTED") << tag.begin;
+  }
+}
+
 TEST_F(RuleTextTest, SplitsControlTokens) {
   const auto pieces = SplitControlTokens("é<|a|><|b|>x <call><|unused|>", *tokenizer_);
   ASSERT_EQ(pieces.size(), 4u);

@@ -128,6 +128,11 @@ absl::StatusOr<LarkPart> TagRules(const StructuralTagRule& rule, const std::stri
             field, "the trigger " + InQuotes(triggers[i]) + " ends within a special token");
       }
       const std::vector<TextPiece> end = SplitControlTokens(tag.end, tokenizer);
+      if (HasEndToken(split.trigger, tokenizer) || HasEndToken(split.rest, tokenizer) ||
+          HasEndToken(end, tokenizer)) {
+        return UnsupportedRule(
+            field, "the tag " + InQuotes(tag.begin) + " has a token that ends the generation");
+      }
       AppendOption(LarkPieces(split.rest), bodies);
       bodies.append(" %json ").append(SchemaForLibrary(tag.schema.empty() ? "{}" : tag.schema));
       bodies.append(" ").append(LarkPieces(end));
