@@ -4,9 +4,10 @@
 //   constraint_bench VOCABULARY.gguf [--schemas FILE] [--walk-tokens N] [--distinct N]
 //
 // A random walk draws each token with equal chances among those that the mask allows, which is
-// harder than text: it visits states that no model would. Masks and tokens are measured in processor
-// time of the thread, so that other work on the machine does not count. --distinct compiles that many schemas, no
-// two alike, one after the other, and prints the resident memory on the way.
+// harder than text: it visits states that no model would. Masks and tokens are measured in
+// processor time of the thread, so that other work on the machine does not count. --distinct
+// compiles that many schemas, no two alike, one after the other, and prints the resident memory on
+// the way.
 #include <time.h>
 #include <unistd.h>
 

@@ -36,7 +36,8 @@ class HonestStream {
     if (thread_.joinable()) Stop();
   }
 
-  // Ends the stream. Returns the time that 99% of the gaps do not exceed.
+  // Ends the stream, which has at least kLeastGaps by then. Returns the time that 99% of the gaps
+  // do not exceed.
   absl::Duration Stop() {
     stopping_ = true;
     thread_.join();
@@ -50,10 +51,12 @@ class HonestStream {
   size_t messages() const { return gaps_.size() + 1; }
 
  private:
+  static constexpr size_t kLeastGaps = 300;
+
   void Run(v1::Worker::Stub& stub, const v1::GenerateRequest& request) {
     GenerateCall call(stub, request, absl::Seconds(300));
     if (!call.ReadUntilTokens(1)) return;
-    for (absl::Time last = absl::Now(); !stopping_;) {
+    for (absl::Time last = absl::Now(); !stopping_ || gaps_.size() < kLeastGaps;) {
       if (!call.Read()) return;
       const absl::Time now = absl::Now();
       gaps_.push_back(now - last);
@@ -152,6 +155,8 @@ class HostileConstraintTest : public WorkerTest {
 };
 
 TEST_F(HostileConstraintTest, RefusalsHaveTheirReason) {
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 1500; ++i) absl::StrAppend(&wide, i == 0 ? "" : ",", "\"p", i, "\":{}");
   const std::vector<std::pair<v1::Constraint, std::string_view>> cases = {
       {Schema(Repeat(R"({"items":)", 10'000) + "true" + Repeat("}", 10'000)),
        "CONSTRAINT_TOO_LARGE"},
@@ -167,6 +172,7 @@ TEST_F(HostileConstraintTest, RefusalsHaveTheirReason) {
        "CONSTRAINT_UNSATISFIABLE"},
       {Schema("{"), "CONSTRAINT_INVALID"},
       {Schema(R"({"type":7})"), "CONSTRAINT_INVALID"},
+      {Schema(wide + "}}"), "CONSTRAINT_TOO_LARGE"},
       {Schema(R"({"uniqueItems":true})"), "CONSTRAINT_UNSUPPORTED"},
       {Regex("("), "CONSTRAINT_INVALID"},
       {Lark("start: missing"), "CONSTRAINT_INVALID"},
@@ -186,9 +192,6 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
                     R"("]},{"required":["b)", i, R"("]}]})");
   }
   any_of_pairs += "]}";
-  std::string wide = R"({"type":"object","properties":{)";
-  for (int i = 0; i < 1500; ++i) absl::StrAppend(&wide, i == 0 ? "" : ",", "\"p", i, "\":{}");
-  wide += "}}";
   std::string choices = "start: C\nC: ";
   for (int i = 0; i < 8000; ++i) absl::StrAppend(&choices, i == 0 ? "" : " | ", "\"c", i, "\"");
   const std::string doubling =
@@ -202,7 +205,6 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
       {"minLength 10^9", Schema(R"({"type":"string","minLength":1000000000})")},
       {"maxProperties 10^9", Schema(R"({"type":"object","maxProperties":1000000000})")},
       {"exponential anyOf", Schema(any_of_pairs)},
-      {"1,500 optional properties", Schema(wide)},
       {"a reference to itself", Schema(R"({"$ref":"#"})")},
       {"references in a circle",
        Schema(

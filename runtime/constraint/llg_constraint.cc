@@ -150,7 +150,8 @@ void LlgConstraint::FailByLibrary() {
                                            tokens_.size(), " tokens: ", error);
   if (absl::StrContains(error, "satisfy the grammar")) {
     status_ = BrokenRule(message);
-  } else if (absl::StrContains(error, "too") || absl::StrContains(error, "Too")) {
+  } else if (absl::StrContains(error, "too") || absl::StrContains(error, "Too") ||
+             absl::StrContains(error, "max is")) {
     status_ = FailedRule(absl::StatusCode::kResourceExhausted,
                          absl::StrCat(message, "; a simpler rule takes less"));
   } else {

@@ -47,6 +47,17 @@ bool AllowsAny(const std::vector<uint32_t>& words, int vocab) {
          std::any_of(words.begin(), words.end() - 1, [](uint32_t word) { return word != 0; });
 }
 
+// True if tokens may follow `forced`. Objects of many optional properties exceed the library's
+// limits once they have begun.
+bool GoesOnAfter(const std::vector<int32_t>& forced, const LlgVocabulary& vocabulary,
+                 LlgMatcher& matcher) {
+  for (const int32_t token : forced) {
+    if (llg_matcher_consume_token(&matcher, static_cast<uint32_t>(token)) != 0) return false;
+  }
+  std::vector<uint32_t> words;
+  return ComputeLlgMask(vocabulary, matcher, words);
+}
+
 }  // namespace
 
 std::string_view LlgErrorOf(LlgMatcher& matcher) {
@@ -104,9 +115,13 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   }
   LlgMatcher& matcher = *rule->matcher_;
   if (llg_matcher_is_error(&matcher)) return RefusalOf(spec, LlgErrorOf(matcher));
+  const LlgMatcherPtr ahead = rule->CloneMatcher();
   if (!ComputeLlgForced(*rule->vocabulary_, matcher, rule->first_forced_) ||
-      !ComputeLlgMask(*rule->vocabulary_, matcher, rule->first_mask_)) {
-    if (llg_matcher_is_error(&matcher)) return RefusalOf(spec, LlgErrorOf(matcher));
+      !ComputeLlgMask(*rule->vocabulary_, matcher, rule->first_mask_) ||
+      !GoesOnAfter(rule->first_forced_, *rule->vocabulary_, *ahead)) {
+    for (LlgMatcher* failed : {&matcher, ahead.get()}) {
+      if (llg_matcher_is_error(failed)) return RefusalOf(spec, LlgErrorOf(*failed));
+    }
     return MakeError(absl::StatusCode::kInvalidArgument,
                      absl::StrCat(spec.field, ": no output fulfils the rule with this vocabulary"),
                      {.reason = "CONSTRAINT_UNSATISFIABLE", .field = spec.field});

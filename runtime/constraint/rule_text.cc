@@ -283,6 +283,7 @@ absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_erro
       {"too many", RuleTooLarge},
       {"TooComplex", RuleTooLarge},
       {"exceed", RuleTooLarge},
+      {"max is", RuleTooLarge},
       {"precomputation failed", RuleTooLarge},
       {"oneOf", UnsupportedRule, {"oneOf"}},
       {"min/maxProperties", UnsupportedRule, {"minProperties", "maxProperties"}},
