@@ -42,9 +42,9 @@ BadConstraint BadGrammar(const std::string& name, v1::GrammarDialect dialect,
 }
 
 std::vector<BadConstraint> BadSchemas() {
-  constexpr char kInvalid[] = "CONSTRAINT_INVALID";
-  constexpr char kUnsupported[] = "CONSTRAINT_UNSUPPORTED";
-  constexpr char kTooLarge[] = "CONSTRAINT_TOO_LARGE";
+  constexpr const char* kInvalid = "CONSTRAINT_INVALID";
+  constexpr const char* kUnsupported = "CONSTRAINT_UNSUPPORTED";
+  constexpr const char* kTooLarge = "CONSTRAINT_TOO_LARGE";
   std::string nested = R"({"type": "string"})";
   for (int i = 0; i < 100; ++i)
     nested = absl::StrCat(R"({"type": "array", "items": )", nested, "}");
@@ -68,7 +68,7 @@ std::vector<BadConstraint> BadSchemas() {
 }
 
 std::vector<BadConstraint> OtherBadRules() {
-  constexpr char kInvalid[] = "CONSTRAINT_INVALID";
+  constexpr const char* kInvalid = "CONSTRAINT_INVALID";
   return {
       {"no rule", [](v1::Constraint&) {}, "INVALID_FIELD", "constraint"},
       {"json_object that is false", [](v1::Constraint& c) { c.set_json_object(false); },

@@ -686,10 +686,10 @@ TEST_F(VllmTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
   ASSERT_NO_FATAL_FAILURE(StartLoaded({"--metrics-listen", "127.0.0.1:0"}));
   ASSERT_TRUE(IsComplete(vllm().Generate(ToVllm(Sampled(1, 7), true))));
   ASSERT_TRUE(IsComplete(vllm().Generate(ToVllm(Sampled(1, 7), false))));
-  vllm_wire::GenerateRequest regex = Endless("regex", true);
-  regex.mutable_sampling_params()->set_regex("a");
-  EXPECT_TRUE(IsError(vllm().Generate(regex).error, StatusCode::INVALID_ARGUMENT, "INVALID_FIELD",
-                      "sampling_params.regex"));
+  vllm_wire::GenerateRequest cut = Endless("cut", true);
+  cut.mutable_sampling_params()->set_truncate_prompt_tokens(5);
+  EXPECT_TRUE(IsError(vllm().Generate(cut).error, StatusCode::INVALID_ARGUMENT, "INVALID_FIELD",
+                      "sampling_params.truncate_prompt_tokens"));
   EXPECT_TRUE(Wait([&] {
     std::map<std::string, double> samples = Scrape();
     return samples["orcd_generated_tokens_total"] == 14 &&

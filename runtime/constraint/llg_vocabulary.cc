@@ -71,9 +71,9 @@ absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
   char error[300] = "";
   vocabulary->tokens_.reset(llg_new_tokenizer_v2(&init, error, sizeof(error)));
   if (vocabulary->tokens_ == nullptr) {
-    return MakeError(absl::StatusCode::kInternal,
+    return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("the vocabulary cannot be used for constraints: ", error),
-                     {.reason = "CONSTRAINTS_UNAVAILABLE"});
+                     {.reason = "TOKENIZER_UNSUPPORTED"});
   }
   return vocabulary;
 }
