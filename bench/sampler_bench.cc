@@ -1,6 +1,7 @@
 // Measures the GPU's sampler: microseconds per launch, by number of rows and by sampling
-// parameters. Rows of logits come from two distributions: one like a model's, Zipf's law over
-// shuffled tokens, and a normal one, in which a third of the vocabulary is likely.
+// parameters, also with a mask that allows half of the tokens. Rows of logits come from two
+// distributions: one like a model's, Zipf's law over shuffled tokens, and a normal one, in which a
+// third of the vocabulary is likely.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "cuda/status.h"
 #include "runtime/base/error.h"
 #include "runtime/sampling/exact_exp.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd {
 namespace {
@@ -39,12 +41,15 @@ struct Asked {
   float temperature;
   int top_k;
   float top_p;
+  bool masked = false;
 };
 constexpr Asked kAsked[] = {{"greedy", 0, 0, 1},
                             {"temperature", 0.7f, 0, 1},
                             {"top_p 0.9", 0.7f, 0, 0.9f},
                             {"top_k 20", 0.7f, 20, 1},
-                            {"top_k 20, top_p 0.8", 0.7f, 20, 0.8f}};
+                            {"top_k 20, top_p 0.8", 0.7f, 20, 0.8f},
+                            {"greedy, masked", 0, 0, 1, true},
+                            {"temperature, masked", 0.7f, 0, 1, true}};
 
 std::vector<float> Logits(bool normal) {
   std::mt19937 random(1);
@@ -74,6 +79,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, cons
     entry.typical_p = 1;
     entry.top_p = asked.top_p;
     entry.min_p_distance = -INFINITY;
+    entry.mask = asked.masked ? i : -1;
     entry.logprobs = -1;
     entry.result = i;
     entry.seed_low = i;
@@ -87,8 +93,12 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, cons
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory flags,
                         DeviceMemory::Allocate(rows * 2 * sizeof(int32_t), "flags"));
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(flags.data(), 0, flags.size()), "flags");
+  const size_t mask_bytes = rows * TokenMask::WordsFor(kVocab) * sizeof(uint32_t);
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory masks, DeviceMemory::Allocate(mask_bytes, "masks"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(masks.data(), 0x5a, mask_bytes), "masks");
   cuda::SampleArgs args;
   args.draws = reinterpret_cast<const DrawEntry*>(draws.data());
+  args.masks = reinterpret_cast<const uint32_t*>(masks.data());
   args.block_tokens = 1;
   args.not_finite = reinterpret_cast<const int32_t*>(flags.data());
   args.logits = reinterpret_cast<const float*>(logits.data());

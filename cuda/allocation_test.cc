@@ -82,7 +82,8 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   options.kv_cache_bytes = 48 << 20;
   NullLoadObserver observer;
   const int64_t before_create = TakingCalls();
-  auto created = CreateCudaBackend(NanoModel("Q4_K_M"), options, observer);
+  const std::shared_ptr<const Model> model = NanoModel("Q4_K_M");
+  auto created = CreateCudaBackend(model, options, observer);
   ASSERT_TRUE(created.ok()) << created.status();
   Backend& backend = **created;
   const int64_t after_create = TakingCalls();
@@ -106,14 +107,22 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
     seqs.back().sample = true;
   }
   ASSERT_EQ(SamplesOf(RunStep(backend, seqs)).size(), 3u);
-  const auto decode_step = [&](int step) {
+  // One sequence has a mask, which comes with the batch in two of three steps and late in the
+  // third.
+  const std::vector<uint32_t> words = AllBut(std::vector<int32_t>{5, 6, 7}, model->spec().vocab);
+  const TokenMask mask = {words};
+  const auto launch = [&](int step) {
     StepBatch batch;
     for (int s = 0; s < kSequences; ++s) {
       batch.seqs.push_back(ContinueSequence(s, static_cast<int>(prompts[s].size()) + step,
                                             {&kPreviousSample, 1}, blocks[s]));
       batch.seqs.back().sample = true;
     }
-    return batch;
+    StepSequence& masked = batch.seqs[1];
+    masked.mask_follows = step % 3 == 2;
+    if (!masked.mask_follows) masked.mask = mask;
+    const absl::Status launched = backend.Launch(batch);
+    return launched.ok() && masked.mask_follows ? backend.GiveMasks({&mask, 1}) : launched;
   };
   // A fourth sequence comes and goes, so that the steps are of every kind.
   const auto other_blocks = BlockRange(kSequences * blocks_each, 8);
@@ -122,12 +131,15 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   };
   start_another();
   int step = 0;
-  for (; step < 3; ++step) RunStep(backend, decode_step(step).seqs);
+  for (; step < 6; ++step) {
+    ASSERT_TRUE(launch(step).ok());
+    ASSERT_TRUE(backend.Wait().ok());
+  }
 
   const size_t free_before = FreeBytes();
   int in_flight = 0;
   for (; step < kSteps; ++step) {
-    const absl::Status launched = backend.Launch(decode_step(step));
+    const absl::Status launched = launch(step);
     ASSERT_TRUE(launched.ok()) << launched;
     if (++in_flight < 2) continue;
     const auto result = backend.Wait();

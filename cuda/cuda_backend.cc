@@ -45,6 +45,7 @@ using cuda::SlotState;
 using cuda::StepShape;
 using cuda::Stream;
 using cuda::TableLayout;
+using cuda::TablesInUse;
 
 // WaitMode::kBlock polls for this long before it sleeps: waking up takes longer than waiting for a
 // step that ends sooner.
@@ -53,7 +54,10 @@ constexpr absl::Duration kLooksBeforeBlocking = absl::Microseconds(50);
 // CUDA graphs of a decode step of one shape, one for each set of tables that it may read.
 struct StepGraph {
   StepShape shape;
-  Graph by_turn[kMaxInFlight];
+  Graph whole[kMaxInFlight];
+  // Without the sampler, for steps whose masks follow. It is a graph of its own, so that other
+  // steps keep the overlap of the sampler's launch with the head.
+  Graph up_to_logits[kMaxInFlight];
 };
 
 // The parts of a backend. Later ones refer to earlier ones.
@@ -101,10 +105,15 @@ struct Pending {
   };
   int turn = 0;
   uint32_t number = 0;
+  // The shape that was launched.
+  StepShape shape;
   int rows = 0;
+  // Masks in the tables, behind which those that follow have their rows.
+  int masks = 0;
   // In the order of the batch.
   std::vector<Part> parts;
 
+  // True if every sequence draws, and its DrawResult says whether it is finite.
   bool all_sample() const { return rows == static_cast<int>(parts.size()); }
 };
 
@@ -115,6 +124,7 @@ class CudaBackend : public Backend {
 
   const BackendInfo& info() const override { return info_; }
   absl::Status Launch(const StepBatch& batch) override;
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override;
   absl::StatusOr<StepResult> Wait() override;
 
  private:
@@ -131,26 +141,21 @@ class CudaBackend : public Backend {
   uint32_t steps_ = 0;
 };
 
-// `all_sample`: every sequence draws, and its DrawResult says whether it is finite.
-absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sample,
-                         ActivationTap* tap) {
+absl::Status EnqueueLogits(Parts& p, const StepShape& shape, int turn, ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
-  ORCD_RETURN_IF_ERROR(p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap));
+  return p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap);
+}
+
+// `all_sample`: as in Pending.
+absl::Status EnqueueDraws(Parts& p, const StepShape& shape, int turn, bool all_sample) {
   if (shape.logit_rows > 0) {
+    const TableLayout device(shape, p.plan.step, p.device_tables(turn));
     ORCD_RETURN_IF_CUDA_ERROR(
-        p.device.kernels->sample({.step = device.tables(),
-                                  .draws = device.draws,
-                                  .biases = device.biases,
-                                  .forbidden = device.forbidden,
-                                  .block_token_ids = p.buffers->block_token_ids,
-                                  .block_tokens = p.plan.options.block_tokens,
-                                  .not_finite = p.buffers->not_finite,
-                                  .logits = p.buffers->logits,
-                                  .vocab = p.model->spec().vocab,
-                                  .rows = shape.logit_rows,
-                                  .results = reinterpret_cast<DrawResult*>(p.results.data()),
-                                  .last_sample = p.buffers->last_sample},
-                                 p.device.traits, p.stream.get()),
+        p.device.kernels->sample(
+            cuda::SampleArgsOf(device, shape, *p.buffers, p.model->spec(),
+                               p.plan.options.block_tokens,
+                               reinterpret_cast<DrawResult*>(p.results.data())),
+            p.device.traits, p.stream.get()),
         "drawing tokens");
   }
   // Comes after the sampler, so that the sampler's launch still overlaps the head.
@@ -163,11 +168,12 @@ absl::Status EnqueueStep(Parts& p, const StepShape& shape, int turn, bool all_sa
   return absl::OkStatus();
 }
 
-absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn) {
+absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn, bool draws) {
   ORCD_RETURN_IF_CUDA_ERROR(
       cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
       "capturing a graph");
-  const absl::Status enqueued = EnqueueStep(p, shape, turn, /*all_sample=*/true, nullptr);
+  absl::Status enqueued = EnqueueLogits(p, shape, turn, nullptr);
+  if (enqueued.ok() && draws) enqueued = EnqueueDraws(p, shape, turn, /*all_sample=*/true);
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
   ORCD_RETURN_IF_ERROR(enqueued);
@@ -186,24 +192,50 @@ absl::Status CaptureGraphs(Parts& p) {
     StepGraph& graph = p.graphs.emplace_back();
     graph.shape = cuda::DecodeShape(sequences, p.model->spec().layers[0]);
     for (int turn = 0; turn < kMaxInFlight; ++turn) {
-      ORCD_ASSIGN_OR_RETURN(graph.by_turn[turn], CaptureGraph(p, graph.shape, turn));
+      ORCD_ASSIGN_OR_RETURN(graph.whole[turn], CaptureGraph(p, graph.shape, turn, true));
+      ORCD_ASSIGN_OR_RETURN(graph.up_to_logits[turn], CaptureGraph(p, graph.shape, turn, false));
     }
   }
   return absl::OkStatus();
 }
 
+// Copies a part of the host's tables of the step in flight `turn` to its place on the GPU.
+cudaError_t CopyPart(Parts& p, int turn, const void* from, size_t bytes) {
+  const auto offset = static_cast<const uint8_t*>(from) - p.host_tables[turn].data();
+  return cudaMemcpyAsync(p.device_tables(turn) + offset, from, bytes, cudaMemcpyHostToDevice,
+                         p.copies.get());
+}
+
+// Copies `count` masks from row `first` of `host` on.
+cudaError_t CopyMasks(Parts& p, int turn, const TableLayout& host, int first, int count) {
+  if (count == 0) return cudaSuccess;
+  return CopyPart(p, turn, host.masks + first * host.mask_words,
+                  sizeof(uint32_t) * count * host.mask_words);
+}
+
 // Copies the tables of the step in flight `turn`, and has the coming step wait for the copy.
-absl::Status CopyTables(Parts& p, int turn, size_t bytes) {
+absl::Status CopyTables(Parts& p, int turn, const TableLayout& host, const TablesInUse& used) {
   // Wait() returns once results are visible in pinned memory, which can precede the end of the step
   // that used these tables before. The copy waits for that step's completion event.
-  for (const cudaError_t error : {cudaStreamWaitEvent(p.copies.get(), p.done[turn].get()),
-                                  cudaMemcpyAsync(p.device_tables(turn), p.host_tables[turn].data(),
-                                                  bytes, cudaMemcpyHostToDevice, p.copies.get()),
-                                  cudaEventRecord(p.copied[turn].get(), p.copies.get()),
-                                  cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
+  for (const cudaError_t error :
+       {cudaStreamWaitEvent(p.copies.get(), p.done[turn].get()),
+        CopyPart(p, turn, host.tokens, used.bytes), CopyMasks(p, turn, host, 0, used.masks),
+        cudaEventRecord(p.copied[turn].get(), p.copies.get()),
+        cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
     ORCD_RETURN_IF_CUDA_ERROR(error, "copying a step's tables");
   }
   return absl::OkStatus();
+}
+
+// Marks the end of the step in flight `turn`, whose launches have all been enqueued.
+absl::Status EndStep(Parts& p, int turn) {
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[turn].get(), p.stream.get()),
+                            "launching a step");
+  return absl::OkStatus();
+}
+
+TableLayout HostTables(Parts& p, const Pending& pending) {
+  return {pending.shape, p.plan.step, p.host_tables[pending.turn].data()};
 }
 
 CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
@@ -221,6 +253,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.kv_blocks = p.kv_views.whole.blocks;
   info_.window_blocks = p.kv_views.windows.blocks;
   info_.max_in_flight = kMaxInFlight;
+  info_.late_masks = true;
   info_.max_context = p.plan.forward.context_length;
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
@@ -264,27 +297,53 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   }
   const LayerSpec& layer = p.model->spec().layers[0];
   const auto* const graph = FindGraph(batch);
-  const StepShape shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, layer);
-  const size_t bytes = cuda::WriteTables(
-      batch, layer, p.plan.options.block_tokens, slots_, shape,
-      {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs},
-      TableLayout(shape, p.plan.step, p.host_tables[pending.turn].data()));
-  ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, bytes));
+  pending.shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, layer);
+  const TableLayout host = HostTables(p, pending);
+  const TablesInUse used = cuda::WriteTables(
+      batch, layer, p.plan.options.block_tokens, slots_, pending.shape,
+      {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs}, host);
+  pending.masks = used.masks;
+  ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
+  const bool draws = used.masks_to_follow == 0;
   if (graph != nullptr) {
-    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph->by_turn[pending.turn].get(), p.stream.get()),
-                              "launching a step");
+    const Graph& launched = (draws ? graph->whole : graph->up_to_logits)[pending.turn];
+    ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(launched.get(), p.stream.get()), "launching a step");
   } else {
-    ORCD_RETURN_IF_ERROR(EnqueueStep(p, shape, pending.turn, pending.all_sample(), batch.tap));
+    ORCD_RETURN_IF_ERROR(EnqueueLogits(p, pending.shape, pending.turn, batch.tap));
+    if (draws) {
+      ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, pending.turn, pending.all_sample()));
+    }
   }
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[pending.turn].get(), p.stream.get()),
-                            "launching a step");
+  if (draws) ORCD_RETURN_IF_ERROR(EndStep(p, pending.turn));
   pending_.push_back(std::move(pending));
   return absl::OkStatus();
+}
+
+absl::Status CudaBackend::GiveMasks(std::span<const TokenMask> masks) {
+  Parts& p = *parts_;
+  ORCD_RETURN_IF_ERROR(checker_->CheckMasks(masks));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(p.device.index), "selecting the GPU");
+  const Pending& pending = pending_.back();
+  const int turn = pending.turn;
+  const TableLayout host = HostTables(p, pending);
+  cuda::WriteMasks(masks, pending.masks, host);
+  // The copy behind that of the step's tables overlaps the layers.
+  for (const cudaError_t error :
+       {CopyMasks(p, turn, host, pending.masks, static_cast<int>(masks.size())),
+        cudaEventRecord(p.copied[turn].get(), p.copies.get()),
+        cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
+    ORCD_RETURN_IF_CUDA_ERROR(error, "copying masks");
+  }
+  ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, turn, pending.all_sample()));
+  return EndStep(p, turn);
 }
 
 absl::StatusOr<StepResult> CudaBackend::Wait() {
   Parts& p = *parts_;
   if (pending_.empty()) return absl::FailedPreconditionError("there is no step to wait for");
+  if (pending_.size() == 1 && checker_->masks_awaited() > 0) {
+    return absl::FailedPreconditionError("a step was waited for before its masks were given");
+  }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
   const std::span<const DrawResult> drawn(reinterpret_cast<const DrawResult*>(p.results.data()) +

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -182,6 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams params;
+  // Vocabulary of its draws' masks (MaskOf); 0: they have none.
+  int mask_vocab = 0;
 };
 
 // A way to run requests, which must not change the results.
@@ -196,6 +199,43 @@ struct Way {
   uint32_t blocks_seed = 1;
   // Tokens are given by their ids, not as kPreviousSample.
   bool by_number = false;
+  // The masks of every late_every-th request follow the batch; 0: of none.
+  int late_every = 0;
+};
+
+// Words of the mask of a draw: a dense, a half and a sparse one in turn, and every fourth draw has
+// none.
+std::vector<uint32_t> MaskOf(const Request& request, int draw) {
+  const int vocab = request.mask_vocab;
+  if (vocab == 0 || draw % 4 == 3) return {};
+  std::mt19937 rng(static_cast<uint32_t>(request.params.seed * 1000 + draw));
+  std::vector<uint32_t> words(TokenMask::WordsFor(vocab));
+  for (uint32_t& word : words) {
+    word = draw % 4 == 0   ? ~(1u << rng() % 32)
+           : draw % 4 == 1 ? static_cast<uint32_t>(rng())
+                           : 1u << rng() % 32;
+  }
+  if (vocab % 32 != 0) words.back() |= ~0u << vocab % 32;
+  return words;
+}
+
+// The masks of a step, in the order of its sequences.
+class StepMasks {
+ public:
+  // Gives `seq` a mask, at once or `late` by GiveTo. One without words allows every token.
+  void Add(StepSequence& seq, std::vector<uint32_t> words, bool late) {
+    words_.push_back(std::move(words));
+    seq.mask_follows = late;
+    (late ? late_.emplace_back() : seq.mask).words = words_.back();
+  }
+  // After the launch.
+  absl::Status GiveTo(Backend& backend) const {
+    return late_.empty() ? absl::OkStatus() : backend.GiveMasks(late_);
+  }
+
+ private:
+  std::vector<std::vector<uint32_t>> words_;
+  std::vector<TokenMask> late_;
 };
 
 std::vector<Request> MakeRequests(const Model& model, int count) {
@@ -246,12 +286,40 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
     }
   };
   LogitsTap tap;
-  ActivationTap* const shown = way.eager ? &tap : nullptr;
+  StepBatch batch;
+  batch.tap = way.eager ? &tap : nullptr;
+  std::optional<StepMasks> masks;
+  const auto add = [&](StepSequence seq, int i) {
+    if (seq.sample) {
+      const auto draw = (seq.start_position + seq.tokens.size()) - requests[i].prompt.size();
+      masks->Add(seq, MaskOf(requests[i], static_cast<int>(draw)),
+                 way.late_every > 0 && i % way.late_every == 0);
+    }
+    batch.seqs.push_back(seq);
+  };
+  const auto launch = [&] {
+    batch.seqs = WithWindowBlocks(backend, std::move(batch.seqs));
+    const absl::Status launched = backend.Launch(batch);
+    EXPECT_TRUE(launched.ok()) << launched;
+    return launched.ok();
+  };
+  const auto give_masks = [&] {
+    const absl::Status given = masks->GiveTo(backend);
+    EXPECT_TRUE(given.ok()) << given;
+    return given.ok();
+  };
+  const auto wait = [&](std::span<const int> owners) {
+    const auto result = backend.Wait();
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) keep(*result, owners);
+    return result.ok();
+  };
 
   // Prompts, as many as fit into a step.
   std::vector<int> done(count, 0);
   for (;;) {
-    std::vector<StepSequence> seqs;
+    batch.seqs.clear();
+    masks.emplace();
     std::vector<int> owners;
     int room = info.max_step_tokens;
     for (int i = 0; i < count; ++i) {
@@ -267,44 +335,39 @@ std::vector<std::vector<SampledToken>> Generate(Backend& backend,
       }
       seq.sample = part == left;
       if (seq.sample) owners.push_back(i);
-      seqs.push_back(seq);
+      add(seq, i);
       done[i] += part;
       room -= part;
     }
-    if (seqs.empty()) break;
-    keep(RunStep(backend, std::move(seqs), shown), owners);
+    if (batch.seqs.empty()) break;
+    if (!launch() || !give_masks() || !wait(owners)) return samples;
   }
 
   std::vector<int> all(count);
   std::iota(all.begin(), all.end(), 0);
   int in_flight = 0;
   for (int step = 1; step < steps; ++step) {
-    StepBatch batch;
-    batch.tap = shown;
+    batch.seqs.clear();
+    masks.emplace();
     std::vector<int32_t> tokens(count, kPreviousSample);
     for (int i = 0; i < count; ++i) {
       if (way.by_number) tokens[i] = samples[i].back().token;
-      batch.seqs.push_back(ContinueSequence(i,
-                                            static_cast<int>(requests[i].prompt.size()) + step - 1,
-                                            std::span<const int32_t>(&tokens[i], 1), blocks[i]));
-      batch.seqs.back().sample = true;
+      StepSequence seq = ContinueSequence(i, static_cast<int>(requests[i].prompt.size()) + step - 1,
+                                          std::span<const int32_t>(&tokens[i], 1), blocks[i]);
+      seq.sample = true;
+      add(seq, i);
     }
-    batch.seqs = WithWindowBlocks(backend, std::move(batch.seqs));
-    const absl::Status launched = backend.Launch(batch);
-    EXPECT_TRUE(launched.ok()) << launched;
-    if (!launched.ok()) return samples;
-    if (++in_flight < 2 && way.ahead) continue;
-    auto result = backend.Wait();
-    --in_flight;
-    EXPECT_TRUE(result.ok()) << result.status();
-    if (!result.ok()) return samples;
-    keep(*result, all);
+    // Masks come once the step before was waited for, as those that depend on its tokens do.
+    if (!launch()) return samples;
+    if (in_flight == 1 && !wait(all)) return samples;
+    if (!give_masks()) return samples;
+    if (way.ahead) {
+      in_flight = 1;
+    } else if (!wait(all)) {
+      return samples;
+    }
   }
-  while (in_flight-- > 0) {
-    auto result = backend.Wait();
-    EXPECT_TRUE(result.ok()) << result.status();
-    if (result.ok()) keep(*result, all);
-  }
+  if (in_flight == 1) wait(all);
   return samples;
 }
 
@@ -399,6 +462,52 @@ void ExpectTheWayDoesNotMatter(const std::shared_ptr<const Model>& model) {
 }
 
 TEST_P(TypeTest, TheWayDoesNotMatter) { ExpectTheWayDoesNotMatter(NanoModel(GetParam())); }
+
+// Masks that follow the batch must draw what masks in the batch draw.
+void ExpectLateMasksDoNotMatter(const std::shared_ptr<const Model>& model) {
+  ASSERT_NE(model, nullptr);
+  auto backend = MakeBackend(model, OptionsFor(48, 1024));
+  ASSERT_NE(backend, nullptr);
+  for (const int count : {1, 3, 20, 48}) {
+    std::vector<Request> requests = MakeRequests(*model, count);
+    const auto free = Generate(*backend, requests, 12);
+    for (int i = 0; i < count; ++i) {
+      requests[i].mask_vocab = i % 3 == 1 ? 0 : model->spec().vocab;
+      requests[i].params.masked_logprobs = i % 2 == 0;
+    }
+    const auto expected = Generate(*backend, requests, 12);
+    for (int i = 0; i < count; ++i) {
+      SCOPED_TRACE(::testing::Message() << "request " << i << " of " << count);
+      // Draws do not depend on the masks of others.
+      if (requests[i].mask_vocab == 0) ExpectSame(expected[i], free[i]);
+      ASSERT_EQ(expected[i].size(), 12u);
+      for (int draw = 0; draw < 12; ++draw) {
+        const std::vector<uint32_t> words = MaskOf(requests[i], draw);
+        const TokenMask mask = {words};
+        EXPECT_TRUE(mask.Allows(expected[i][draw].token)) << draw;
+        if (!requests[i].params.masked_logprobs) continue;
+        for (const TokenLogprob& top : expected[i][draw].top) {
+          EXPECT_TRUE(mask.Allows(top.token)) << draw;
+        }
+      }
+    }
+    const struct {
+      const char* name;
+      Way way;
+    } ways[] = {
+        {"late", {.late_every = 1}},
+        {"late, ahead", {.ahead = true, .late_every = 1}},
+        {"every second late, ahead", {.ahead = true, .late_every = 2}},
+        {"eager", {.eager = true}},
+        {"late, eager", {.eager = true, .late_every = 1}},
+        {"prompts in chunks of 3, late, ahead", {.ahead = true, .chunk = 3, .late_every = 1}}};
+    for (const auto& [name, way] : ways) {
+      SCOPED_TRACE(::testing::Message() << count << " requests, " << name);
+      ExpectSame(Generate(*backend, requests, 12, way), expected);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
 
 // A model of every architecture: a file of the oracle, or `ARCHITECTURE TYPE` of a random model.
 class FamilyTest : public GpuTest, public ::testing::WithParamInterface<std::string> {
@@ -559,6 +668,7 @@ TEST_F(CudaBackendTest, SaysWhatItIs) {
   EXPECT_EQ(info.max_step_tokens, 128);
   EXPECT_EQ(info.block_tokens, 16);
   EXPECT_EQ(info.max_in_flight, 2);
+  EXPECT_TRUE(info.late_masks);
   const ModelSpec& spec = model()->spec();
   const int64_t block_bytes = int64_t{2} * 2 * spec.num_layers() * spec.layers[0].kv_size() * 16;
   EXPECT_EQ(info.kv_blocks, (4 << 20) / block_bytes);
@@ -566,6 +676,8 @@ TEST_F(CudaBackendTest, SaysWhatItIs) {
   EXPECT_GT(info.weights_bytes, model()->size_bytes() / 2);
   EXPECT_GT(info.workspace_bytes, 0u);
 }
+
+TEST_F(CudaBackendTest, LateMasksDoNotMatter) { ExpectLateMasksDoNotMatter(model()); }
 
 TEST_F(CudaBackendTest, ANewSequenceFindsNothingOfTheOldOneInItsSlot) {
   auto backend = MakeBackend(model(), OptionsFor(8, 512));

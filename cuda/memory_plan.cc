@@ -5,9 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "runtime/backend/batch_checker.h"
 #include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
+#include "runtime/sampling/params.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd::cuda {
 namespace {
@@ -116,7 +117,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                  .max_blocks = max_blocks,
                  .max_window_blocks = block_bytes.window > 0 ? max_blocks : 0,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
-                 .max_forbidden = int64_t{options.max_seqs} * kMaxForbidden};
+                 .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec.vocab))};
     plan.workspace_bytes = ForwardBuffers(spec, weights, plan.forward, nullptr).bytes +
                            kMaxInFlight * TableBytes(plan.step);
   };

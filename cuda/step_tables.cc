@@ -36,9 +36,9 @@ DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SlotState& sta
           .first_counted = params.count_prompt ? 0 : state.prompt_tokens,
           .first_bias = 0,
           .biases = static_cast<int32_t>(params.logit_bias.size()),
-          .first_forbidden = 0,
-          .forbidden = 0,
+          .mask = -1,
           .logprobs = params.logprobs,
+          .masked_logprobs = params.masked_logprobs ? 1 : 0,
           .result = 0,
           .step = 0,
           .seed_low = static_cast<uint32_t>(params.seed),
@@ -57,7 +57,8 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   window_blocks =
       limits.max_window_blocks == 0 ? nullptr : carver.Take<int32_t>(limits.max_window_blocks);
   biases = carver.Take<LogitBias>(limits.max_biases);
-  forbidden = carver.Take<int32_t>(limits.max_forbidden);
+  mask_words = limits.mask_words;
+  masks = carver.Take<uint32_t>(limits.max_seqs * mask_words);
   bytes = carver.taken();
 }
 
@@ -111,9 +112,12 @@ StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer) {
   return shape;
 }
 
-size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
-                   const std::vector<SlotState>& slots, const StepShape& shape,
-                   const StepName& name, const TableLayout& host) {
+TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
+                        const std::vector<SlotState>& slots, const StepShape& shape,
+                        const StepName& name, const TableLayout& host) {
+  TablesInUse used;
+  used.masks = static_cast<int>(std::ranges::count_if(
+      batch.seqs, [](const StepSequence& seq) { return seq.sample && !seq.mask.empty(); }));
   int tokens = 0;
   int sequences = 0;
   int rows = 0;
@@ -121,7 +125,7 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
   int query_tiles = 0;
   int key_tiles = 0;
   int biases = 0;
-  int forbidden = 0;
+  int masks = 0;
   for (const StepSequence& seq : batch.seqs) {
     const int count = static_cast<int>(seq.tokens.size());
     const int end = seq.start_position + count;
@@ -147,12 +151,15 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
       DrawEntry& draw = host.draws[rows];
       draw = DrawOf(seq, sequences, slots[seq.slot]);
       draw.first_bias = biases;
-      draw.first_forbidden = forbidden;
       draw.result = name.first_result + rows;
       draw.step = name.number;
       for (const auto& [token, bias] : params.logit_bias) host.biases[biases++] = {token, bias};
-      seq.mask.ForEachForbidden([&](int32_t token) { host.forbidden[forbidden++] = token; });
-      draw.forbidden = forbidden - draw.first_forbidden;
+      if (seq.mask_follows) {
+        draw.mask = used.masks + used.masks_to_follow++;
+      } else if (!seq.mask.empty()) {
+        draw.mask = masks++;
+        WriteMasks({&seq.mask, 1}, draw.mask, host);
+      }
       host.logit_tokens[rows++] = tokens + count - 1;
     }
     tokens += count;
@@ -169,11 +176,40 @@ size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tok
     host.draws[i].slot = -1;
     host.logit_tokens[i] = 0;
   }
-  const uint8_t* const begin = reinterpret_cast<const uint8_t*>(host.tokens);
-  if (forbidden > 0) return reinterpret_cast<const uint8_t*>(host.forbidden + forbidden) - begin;
-  if (biases > 0) return reinterpret_cast<const uint8_t*>(host.biases + biases) - begin;
   const int32_t* const last = host.window_blocks != nullptr ? host.window_blocks : host.blocks;
-  return reinterpret_cast<const uint8_t*>(last + blocks) - begin;
+  const auto* const end = biases > 0 ? reinterpret_cast<const uint8_t*>(host.biases + biases)
+                                     : reinterpret_cast<const uint8_t*>(last + blocks);
+  used.bytes = end - reinterpret_cast<const uint8_t*>(host.tokens);
+  return used;
+}
+
+void WriteMasks(std::span<const TokenMask> masks, int first_row, const TableLayout& host) {
+  uint32_t* to = host.masks + first_row * host.mask_words;
+  for (const TokenMask& mask : masks) {
+    if (mask.empty()) {
+      std::fill_n(to, host.mask_words, ~0u);
+    } else {
+      std::ranges::copy(mask.words, to);
+    }
+    to += host.mask_words;
+  }
+}
+
+SampleArgs SampleArgsOf(const TableLayout& tables, const StepShape& shape,
+                        const ForwardBuffers& buffers, const ModelSpec& spec, int block_tokens,
+                        DrawResult* results) {
+  return {.step = tables.tables(),
+          .draws = tables.draws,
+          .biases = tables.biases,
+          .masks = tables.masks,
+          .block_token_ids = buffers.block_token_ids,
+          .block_tokens = block_tokens,
+          .not_finite = buffers.not_finite,
+          .logits = buffers.logits,
+          .vocab = spec.vocab,
+          .rows = shape.logit_rows,
+          .results = results,
+          .last_sample = buffers.last_sample};
 }
 
 }  // namespace orcd::cuda

@@ -5,13 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/forward.h"
 #include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
+#include "runtime/model/spec.h"
 #include "runtime/sampling/params.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd::cuda {
 
@@ -22,12 +25,13 @@ inline constexpr int kMaxInFlight = 2;
 struct StepLimits {
   int max_tokens = 0;
   int max_seqs = 0;
-  // Totals over all sequences: KV blocks, logit biases, forbidden tokens.
+  // Totals over all sequences: KV blocks, logit biases.
   int64_t max_blocks = 0;
   // As max_blocks; 0 if no layer has a window.
   int64_t max_window_blocks = 0;
   int64_t max_biases = 0;
-  int64_t max_forbidden = 0;
+  // Words of a mask. Every sequence may have one.
+  int64_t mask_words = 0;
 };
 
 // Layout of the tables of a step of some shape, in host or GPU memory. Each table begins at the
@@ -43,13 +47,24 @@ struct TableLayout {
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
-  // A step uses few entries of these tables. They come last, so that the copy ends at the last
-  // entry in use.
+  // A step uses few entries of these tables. They come after the others, so that the copy ends at
+  // the last entry in use.
   int32_t* blocks;
   int32_t* window_blocks;  // at the same indices; null if no layer has a window
   LogitBias* biases;
-  int32_t* forbidden;
+  // Copied on their own, as most steps have none and others get them late.
+  uint32_t* masks;  // [limits.max_seqs, mask_words]
+  int64_t mask_words;
   size_t bytes;
+};
+
+// The entries of a step's tables that hold something.
+struct TablesInUse {
+  // Bytes of the tables before the masks, from the layout's first byte on.
+  size_t bytes = 0;
+  // Rows of masks: those of the batch, and behind them those of masks that follow.
+  int masks = 0;
+  int masks_to_follow = 0;
 };
 
 // Largest size of a step's tables, in bytes.
@@ -80,11 +95,20 @@ struct StepName {
   int first_result = 0;
 };
 
-// Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Returns
-// how many bytes of the layout are in use.
-size_t WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
-                   const std::vector<SlotState>& slots, const StepShape& shape,
-                   const StepName& name, const TableLayout& host);
+// Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Masks
+// that follow have their rows, but no contents yet.
+TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
+                        const std::vector<SlotState>& slots, const StepShape& shape,
+                        const StepName& name, const TableLayout& host);
+
+// Writes masks into the rows of `host` from `first_row` on.
+void WriteMasks(std::span<const TokenMask> masks, int first_row, const TableLayout& host);
+
+// The sampler's arguments for a step whose logits a Forward has left in `buffers`. `results` has
+// the results of all steps in flight.
+SampleArgs SampleArgsOf(const TableLayout& tables, const StepShape& shape,
+                        const ForwardBuffers& buffers, const ModelSpec& spec, int block_tokens,
+                        DrawResult* results);
 
 }  // namespace orcd::cuda
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/model/weights.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd::cuda {
 namespace {
@@ -395,19 +396,26 @@ CheckedModel::CheckedModel(const ModelCase& c)
 std::string CheckedModel::Check(const StepShape& step,
                                 const std::function<void(const Recorded&)>& fault) {
   // Two steps are in flight, each with its tables.
-  const auto tables_of = [](int which) {
-    return StepTables{.tokens = Nowhere<TokenEntry>(4) + which,
-                      .sequences = Nowhere<SequenceEntry>(5) + which,
-                      .blocks = Nowhere<int32_t>(6) + which,
-                      .window_blocks = Nowhere<int32_t>(11) + which,
-                      .logit_tokens = Nowhere<int32_t>(7) + which};
+  const StepLimits limits = {.max_tokens = kMostTokens,
+                             .max_seqs = kMostSeqs,
+                             .max_blocks = 1000,
+                             .max_window_blocks = 500,
+                             .max_biases = 100,
+                             .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec_.vocab))};
+  const auto tables_of = [&](int which) {
+    return TableLayout(step, limits, Nowhere(4) + which * TableBytes(limits));
   };
   const int which = steps_++ % 2;
-  const StepTables tables = tables_of(which);
+  const TableLayout tables = tables_of(which);
   const auto stream = Nowhere<CUstream_st>(8);
   gpu_.BeginStep(tables, step, stream);
-  const absl::Status enqueued = forward_.Enqueue(tables, step, stream, nullptr);
+  const absl::Status enqueued = forward_.Enqueue(tables.tables(), step, stream, nullptr);
   if (!enqueued.ok()) return enqueued.ToString();
+  if (step.logit_rows > 0) {
+    const SampleArgs draws =
+        SampleArgsOf(tables, step, buffers_, spec_, kv_.whole.block_tokens, nullptr);
+    static_cast<void>(kernels_.sample(draws, device_.traits, stream));
+  }
   if (fault) fault({gpu_.recorded(), buffers_, weights_, tables_of(1 - which)});
   gpu_.Run();
   const Expected expected = Definition(gpu_, spec_, weights_).Of(step);
@@ -418,8 +426,9 @@ std::string CheckedModel::Check(const StepShape& step,
                         gpu_.symbols().Describe(found, 8));
   }
   if (step.logit_rows == 0 || !gpu_.problem().empty()) return gpu_.problem();
-  const Symbol logits = gpu_.Logits(step.logit_rows);
-  if (logits == expected.logits || !gpu_.problem().empty()) return gpu_.problem();
+  const Symbol logits = gpu_.drawn_from();
+  if (logits < 0) return "nothing is drawn";
+  if (logits == expected.logits) return "";
   return absl::StrCat("the logits are ", gpu_.symbols().Describe(logits, 8), ", and not ",
                       gpu_.symbols().Describe(expected.logits, 8));
 }

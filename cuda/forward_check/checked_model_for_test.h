@@ -1,5 +1,6 @@
-// A model whose steps run on memory of expressions. The logits, keys and values must be those of
-// the model's definition, wherever data lies and whenever weights are dequantised.
+// A model whose steps run on memory of expressions. Keys and values, and the logits from which
+// tokens are drawn, must be those of the model's definition, wherever data lies and whenever
+// weights are dequantised.
 #ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 #define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 
@@ -11,7 +12,7 @@
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_gpu.h"
-#include "cuda/kernels/common/step.h"
+#include "cuda/step_tables.h"
 #include "runtime/model/spec.h"
 #include "testing/random_model/model_shapes.h"
 
@@ -66,7 +67,7 @@ class CheckedModel {
     const ForwardBuffers& buffers;
     const DeviceWeights& weights;
     // Those of the other step in flight.
-    const StepTables& other_tables;
+    const TableLayout& other_tables;
   };
   // Runs a step on what the steps before have left in the buffers, with its launches changed by
   // `fault`. Returns what is wrong; empty if nothing is.

@@ -328,19 +328,21 @@ std::vector<Fault> Faults() {
 
       // --- Tables of the other step in flight. ---
       {"stale_tables_of_the_embedding", kQ4, kDecode,
-       [](const Step& s) { Get<EmbedArgs>(s).step = s.other_tables; },
+       [](const Step& s) { Get<EmbedArgs>(s).step = s.other_tables.tables(); },
        "the embedding has the wrong tables"},
       {"stale_tables_of_rope", kQ4, kPrompt,
-       [](const Step& s) { Get<RopeArgs>(s, 1).step = s.other_tables; },
+       [](const Step& s) { Get<RopeArgs>(s, 1).step = s.other_tables.tables(); },
        "RoPE has the wrong tables"},
       {"stale_tables_of_a_product", kQ4, kLargePrompt,
-       [](const Step& s) { EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables; },
+       [](const Step& s) {
+         EpilogueOf<StoreQkv>(s, Of(1, kQkv)).rope.step = s.other_tables.tables();
+       },
        "a product of many tokens has the wrong tables"},
       {"stale_tables_of_attention", kQ4, kPrompt,
-       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).step = s.other_tables; },
+       [](const Step& s) { Get<PrefillAttentionArgs>(s, 1).step = s.other_tables.tables(); },
        "attention has the wrong tables"},
       {"stale_tables_of_decode_attention", kQ4, kDecode,
-       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).step = s.other_tables; },
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).step = s.other_tables.tables(); },
        "decode attention has the wrong tables"},
       {"stale_rows_gathered", kQ4, kPrompt,
        [](const Step& s) { Get<GatherRowsArgs>(s).rows = s.other_tables.logit_tokens; },
@@ -348,6 +350,41 @@ std::vector<Fault> Faults() {
       {"stale_rows_of_the_output_norm", kQ4, kDecode,
        [](const Step& s) { Get<NormArgs>(s, kOutputNorm).rows = s.other_tables.logit_tokens; },
        "a norm has the wrong tables"},
+      {"stale_tables_of_the_sampler", kQ4, kDecode,
+       [](const Step& s) { Get<SampleArgs>(s).step = s.other_tables.tables(); },
+       "the sampler has the wrong tables"},
+      {"stale_draws", kQ4, kDecode,
+       [](const Step& s) { Get<SampleArgs>(s).draws = s.other_tables.draws; },
+       "the sampler has the wrong draws"},
+      {"stale_biases", kQ4, kPrompt,
+       [](const Step& s) { Get<SampleArgs>(s).biases = s.other_tables.biases; },
+       "the sampler has the wrong biases"},
+      {"stale_masks", kQ4, kPrompt,
+       [](const Step& s) { Get<SampleArgs>(s).masks = s.other_tables.masks; },
+       "the sampler has the wrong masks"},
+      {"masks_from_the_second_on", kQ4, kDecode,
+       [](const Step& s) { Get<SampleArgs>(s).masks += s.other_tables.mask_words; },
+       "the sampler has the wrong masks"},
+
+      // --- Draws. ---
+      {"drawn_before_the_head", kQ4, kDecode, [](const Step& s) { Hasten<SampleArgs>(s); },
+       "the sampler finds no logits of row 0 and column 0"},
+      {"a_row_fewer_drawn", kQ4, kPrompt, [](const Step& s) { --Get<SampleArgs>(s).rows; },
+       "the sampler has the wrong rows, 7 of 8"},
+      {"drawn_from_the_logits_of_the_next_row", kQ4, kDecode,
+       [](const Step& s) { Get<SampleArgs>(s).logits += Get<SampleArgs>(s).vocab; },
+       "the sampler has the wrong logits"},
+      {"samples_where_no_step_finds_them", kQ4, kOne,
+       [](const Step& s) { ++Get<SampleArgs>(s).last_sample; },
+       "the sampler has the wrong samples"},
+      {"penalties_for_other_tokens", kQ4, kOne,
+       [](const Step& s) { ++Get<SampleArgs>(s).block_token_ids; },
+       "the sampler has the wrong ids of tokens in blocks"},
+      {"marks_not_read_by_the_sampler", kQ4, kOne,
+       [](const Step& s) { Get<SampleArgs>(s).not_finite = nullptr; },
+       "the sampler has the wrong marks of values that are not finite"},
+      {"drawn_twice", kQ4, kDecode, [](const Step& s) { s.launches.push_back(s.launches.back()); },
+       "the sampler draws again"},
   };
 }
 
@@ -505,7 +542,12 @@ std::vector<Fault> FaultsOfForms() {
        [](const Step& s) { --Get<ScaleLogitsArgs>(s).rows; },
        "scaling logits has the wrong rows, 7 of 8", "granite"},
       {"logits_scaled_twice", kQ4, kDecode,
-       [](const Step& s) { s.launches.push_back(s.launches.back()); }, "the logits are", "cohere2"},
+       [](const Step& s) {
+         const size_t i = Find<ScaleLogitsArgs>(s, 0);
+         const KernelLaunch again = s.launches[i];
+         s.launches.insert(s.launches.begin() + static_cast<ptrdiff_t>(i), again);
+       },
+       "the logits are", "cohere2"},
   };
 }
 

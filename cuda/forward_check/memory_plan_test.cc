@@ -6,8 +6,10 @@
 #include <string>
 
 #include "cuda/device_weights.h"
+#include "cuda/forward.h"
 #include "cuda/kernels/common/step.h"
 #include "cuda/kernels/sm90/kernel_set.h"
+#include "cuda/step_tables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
@@ -157,6 +159,19 @@ TEST(MemoryPlanTest, DividesTheCacheAsPlanKvDoes) {
   ASSERT_TRUE(smaller.ok()) << smaller.status();
   EXPECT_EQ(plan->workspace_bytes,
             smaller->workspace_bytes + uint64_t{256} * 4 * plan->forward.context_length);
+}
+
+TEST(MemoryPlanTest, EverySequenceMayHaveAMaskInBothSteps) {
+  BackendOptions options;
+  options.max_seqs = 64;
+  const MemoryPlan plan = Plan(options);
+  EXPECT_EQ(plan.step.mask_words, 152'064 / 32);
+  StepLimits without = plan.step;
+  without.mask_words = 0;
+  EXPECT_EQ(TableBytes(plan.step) - TableBytes(without), 64u * 152'064 / 8);
+  const uint64_t buffers =
+      ForwardBuffers(LongContext(), DeviceWeights(), plan.forward, nullptr).bytes;
+  EXPECT_EQ(plan.workspace_bytes, buffers + 2 * TableBytes(plan.step));
 }
 
 TEST(MemoryPlanTest, IsForNoMoreThanTheCacheHolds) {

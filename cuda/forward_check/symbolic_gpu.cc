@@ -238,15 +238,18 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
 
 SymbolicGpu::~SymbolicGpu() { current = nullptr; }
 
-void SymbolicGpu::BeginStep(const StepTables& tables, const StepShape& shape, cudaStream_t stream) {
+void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape,
+                            cudaStream_t stream) {
   ++step_;
-  tables_ = tables;
+  tables_ = tables.tables();
+  layout_ = tables;
   shape_ = shape;
   stream_ = stream;
   rows_ = shape.tokens;
   qkv_products_.clear();
   problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
+  drawn_from_ = -1;
 }
 
 void SymbolicGpu::Run() {
@@ -286,11 +289,6 @@ Symbol SymbolicGpu::WeightAt(const void* data) const {
 
 Symbol SymbolicGpu::Add(Symbol residual, Symbol product, float scale) {
   return symbols_.Make(absl::StrCat("residual + ", scale, " *"), {residual, product});
-}
-
-Symbol SymbolicGpu::Logits(int rows) {
-  Launch launch(*this, "the sampler");
-  return LogitsHeld(launch, rows);
 }
 
 Symbol SymbolicGpu::LogitsHeld(Launch& launch, int rows) {
@@ -634,6 +632,24 @@ void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
   }
 }
 
+void SymbolicGpu::Perform(const SampleArgs& args) {
+  Launch launch(*this, "the sampler");
+  rows_ = shape_.logit_rows;
+  launch.ExpectRows(args.rows);
+  launch.ExpectTables(args.step);
+  launch.Expect(args.draws == layout_->draws, "draws");
+  launch.Expect(args.biases == layout_->biases, "biases");
+  launch.Expect(args.masks == layout_->masks, "masks");
+  launch.Expect(args.block_token_ids == buffers_.block_token_ids &&
+                    args.block_tokens == kv_.whole.block_tokens,
+                "ids of tokens in blocks");
+  launch.Expect(args.not_finite == buffers_.not_finite, "marks of values that are not finite");
+  launch.Expect(args.last_sample == buffers_.last_sample, "samples");
+  launch.Expect(args.logits == buffers_.logits && args.vocab == spec_.vocab, "logits");
+  if (drawn_from_ >= 0) launch.Complain("draws again");
+  drawn_from_ = LogitsHeld(launch, args.rows);
+}
+
 void SymbolicGpu::Perform(const DequantiseArgs& args) {
   Launch launch(*this, "dequantising");
   const auto& [product, first_tile, tiles, out] = args;
@@ -693,6 +709,9 @@ KernelSet SymbolicKernels() {
                                 cudaStream_t stream) { return Record(args, stream); };
   kernels.prefill_attention = [](const PrefillAttentionArgs& args, const DeviceTraits&,
                                  cudaStream_t stream) { return Record(args, stream); };
+  kernels.sample = [](const SampleArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(args, stream);
+  };
   return kernels;
 }
 

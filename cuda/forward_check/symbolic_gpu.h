@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,7 +20,9 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
+#include "cuda/step_tables.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
@@ -40,7 +43,7 @@ struct DequantiseArgs {
 struct KernelLaunch {
   std::variant<EmbedArgs, NormArgs, ClearPaddingArgs, GatherRowsArgs, RopeArgs,
                PrefillAttentionArgs, DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs,
-               DequantiseArgs, ScaleLogitsArgs>
+               DequantiseArgs, ScaleLogitsArgs, SampleArgs>
       args;
   cudaStream_t stream;
 };
@@ -72,7 +75,7 @@ class SymbolicGpu {
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
 
   // Begins a step with new tokens, and without keys and values yet.
-  void BeginStep(const StepTables& tables, const StepShape& shape, cudaStream_t stream);
+  void BeginStep(const TableLayout& tables, const StepShape& shape, cudaStream_t stream);
   void Record(const KernelLaunch& launch) { recorded_.push_back(launch); }
   // The launches since the last Run.
   std::vector<KernelLaunch>& recorded() { return recorded_; }
@@ -84,9 +87,8 @@ class SymbolicGpu {
   Symbol WeightAt(const void* data) const;
   // The expression of the layer's keys and values in the cache; -1 if there are none.
   Symbol keys_and_values(int layer) const { return keys_and_values_[layer]; }
-  // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
-  // one.
-  Symbol Logits(int rows);
+  // The expression of the logits from which the step's tokens were drawn; -1 if none were.
+  Symbol drawn_from() const { return drawn_from_; }
   // The first error of the step; empty if there is none.
   const std::string& problem() const { return problem_; }
 
@@ -153,6 +155,7 @@ class SymbolicGpu {
   void Perform(const SwiGluArgs& args);
   void Perform(const DequantiseArgs& args);
   void Perform(const ScaleLogitsArgs& args);
+  void Perform(const SampleArgs& args);
 
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1);
   void PlaceVector(const std::string& name, const float* data, int size);
@@ -170,6 +173,8 @@ class SymbolicGpu {
   Symbol ReadQkv(Launch& launch, const QkvProduct& qkv, int tokens, int layer);
   // Adds the branch of `args`, if it has one, to `residual`.
   Symbol AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual);
+  // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
+  // one.
   Symbol LogitsHeld(Launch& launch, int rows);
 
   const ModelSpec& spec_;
@@ -182,6 +187,8 @@ class SymbolicGpu {
   // True if queries may have two F16 parts, as keys have a bias.
   const bool splits_queries_;
   StepTables tables_;
+  // All of the step's tables.
+  std::optional<TableLayout> layout_;
   StepShape shape_;
   cudaStream_t stream_ = nullptr;
   // Rows that the current layer computes: the step's tokens, and logit rows once they are gathered.
@@ -194,6 +201,7 @@ class SymbolicGpu {
   std::map<Symbol, Placed> matrices_;
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
+  Symbol drawn_from_ = -1;
   // Products with a RoPE epilogue by their first row, until those of q, k and v have all run.
   std::map<int, Symbol> qkv_products_;
   int step_ = 0;

@@ -36,13 +36,15 @@ struct DrawEntry {
   // Frequency and presence penalties count the sequence's tokens from this position on; the
   // repetition penalty sees all of them.
   int32_t first_counted;
-  // Ranges of the row in SampleArgs::biases and ::forbidden.
+  // Range of the row in SampleArgs::biases.
   int32_t first_bias;
   int32_t biases;
-  int32_t first_forbidden;
-  int32_t forbidden;
+  // Row of SampleArgs::masks; -1: every token is allowed.
+  int32_t mask;
   // Number of top log-probabilities; -1: no log-probabilities.
   int32_t logprobs;
+  // Nonzero if log-probabilities are those of the tokens that the mask allows, renormalised.
+  int32_t masked_logprobs;
   // Index of the result in SampleArgs::results, and the value of DrawResult::step that marks it as
   // complete.
   int32_t result;
@@ -72,7 +74,8 @@ struct SampleArgs {
   StepTables step;
   const DrawEntry* draws = nullptr;  // [rows]
   const LogitBias* biases = nullptr;
-  const int32_t* forbidden = nullptr;
+  // [masks, ceil(vocab / 32)], each as TokenMask has it.
+  const uint32_t* masks = nullptr;
   // Token ids in the KV blocks, [block][block_tokens].
   const int32_t* block_token_ids = nullptr;
   int block_tokens = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "cuda/step_tables.h"
 #include "runtime/sampling/params.h"
 #include "runtime/sampling/sampler.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd::cuda {
 namespace {
@@ -29,7 +31,10 @@ struct Draw {
   std::vector<float> logits;
   SamplingParams params;
   std::vector<int32_t> history;
-  std::vector<int32_t> forbidden;
+  // TokenMask::words; empty: every token may be drawn.
+  std::vector<uint32_t> mask = {};
+  // True if the mask comes after the other tables.
+  bool mask_follows = false;
   // Length of the prompt, at the start of `history`.
   int32_t prompt_tokens = 0;
   // True if a key or value of the sequence was not finite.
@@ -38,14 +43,19 @@ struct Draw {
 
 std::string Describe(const Draw& draw) {
   const SamplingParams& p = draw.params;
+  const size_t vocab = draw.logits.size();
+  size_t allowed = vocab;
+  if (!draw.mask.empty()) {
+    TokenMask{draw.mask}.ForEachForbidden([&](int32_t) { --allowed; });
+  }
   return ::testing::PrintToString(std::vector<float>{
              p.temperature, static_cast<float>(p.top_k), p.top_p, p.min_p, p.typical_p,
              p.repetition_penalty, p.frequency_penalty, p.presence_penalty}) +
          " (temperature, top_k, top_p, min_p, typical_p, repetition, frequency, presence), " +
-         std::to_string(p.logit_bias.size()) + " biases, " + std::to_string(draw.forbidden.size()) +
-         " forbidden, seed " + std::to_string(p.seed) + ", history of " +
-         std::to_string(draw.history.size()) + ", vocabulary of " +
-         std::to_string(draw.logits.size());
+         std::to_string(p.logit_bias.size()) + " biases, " + std::to_string(allowed) +
+         " allowed of " + std::to_string(vocab) +
+         (p.masked_logprobs ? ", masked log-probabilities" : "") + ", seed " +
+         std::to_string(p.seed) + ", history of " + std::to_string(draw.history.size());
 }
 
 class SampleTest : public GpuTest {
@@ -69,7 +79,7 @@ class SampleTest : public GpuTest {
     // Token ids that no sequence wrote must not be counted.
     std::vector<int32_t> block_token_ids(all_blocks * kBlockTokens, 0);
     std::vector<std::vector<int32_t>> blocks;
-    std::vector<std::vector<uint32_t>> masks(rows);
+    std::vector<TokenMask> late_masks;
     std::vector<SlotState> slots(rows);
     StepBatch batch;
     std::vector<int32_t> flags(rows);
@@ -93,8 +103,12 @@ class SampleTest : public GpuTest {
       seq.tokens = std::span(draws[i].history).last(1);
       seq.start_position = static_cast<int32_t>(draws[i].history.size()) - 1;
       seq.blocks = blocks[i];
-      if (!draws[i].forbidden.empty()) masks[i] = AllBut(draws[i].forbidden, vocab);
-      seq.mask = {masks[i]};
+      seq.mask_follows = draws[i].mask_follows && !draws[i].mask.empty();
+      if (seq.mask_follows) {
+        late_masks.push_back({draws[i].mask});
+      } else {
+        seq.mask = {draws[i].mask};
+      }
       seq.sample = true;
       batch.seqs.push_back(seq);
     }
@@ -102,20 +116,30 @@ class SampleTest : public GpuTest {
     layer.heads = 1;
     layer.kv_heads = 1;
     const StepShape shape = {.tokens = rows + 1, .sequences = rows + 1, .logit_rows = rows + 1};
-    StepLimits limits = {.max_tokens = rows + 1, .max_seqs = rows + 1, .max_blocks = all_blocks};
+    StepLimits limits = {.max_tokens = rows + 1,
+                         .max_seqs = rows + 1,
+                         .max_blocks = all_blocks,
+                         .mask_words = static_cast<int64_t>(TokenMask::WordsFor(vocab))};
     for (const Draw& draw : draws) {
       limits.max_biases += static_cast<int64_t>(draw.params.logit_bias.size());
-      limits.max_forbidden += static_cast<int64_t>(draw.forbidden.size());
     }
     const size_t table_bytes = TableLayout(shape, limits, nullptr).bytes;
-    std::vector<uint8_t> host(table_bytes);
-    const size_t used = WriteTables(batch, layer, kBlockTokens, slots, shape,
-                                    {.number = kStepNumber, .first_result = kFirstResult},
-                                    TableLayout(shape, limits, host.data()));
-    ASSERT_LE(used, table_bytes);
+    std::vector<uint8_t> host_tables(table_bytes);
+    const TableLayout host(shape, limits, host_tables.data());
+    const TablesInUse used =
+        WriteTables(batch, layer, kBlockTokens, slots, shape,
+                    {.number = kStepNumber, .first_result = kFirstResult}, host);
+    ASSERT_EQ(used.masks_to_follow, static_cast<int>(late_masks.size()));
+    WriteMasks(late_masks, used.masks, host);
     const DeviceArray<uint8_t> tables(table_bytes);
-    ASSERT_EQ(cudaMemcpy(tables.data(), host.data(), used, cudaMemcpyHostToDevice), cudaSuccess);
     const TableLayout device(shape, limits, tables.data());
+    ASSERT_EQ(cudaMemcpy(tables.data(), host.tokens, used.bytes, cudaMemcpyHostToDevice),
+              cudaSuccess);
+    // Rows of no draw keep the bits of poison, which would allow every token.
+    const size_t mask_bytes =
+        sizeof(uint32_t) * (used.masks + used.masks_to_follow) * host.mask_words;
+    ASSERT_EQ(cudaMemcpy(device.masks, host.masks, mask_bytes, cudaMemcpyHostToDevice),
+              cudaSuccess);
 
     const DeviceArray<float> logits(size_t{1} * (rows + 1) * vocab);
     for (int i = 0; i < rows; ++i) {
@@ -131,7 +155,7 @@ class SampleTest : public GpuTest {
     ASSERT_EQ(kernels().sample({.step = device.tables(),
                                 .draws = device.draws,
                                 .biases = device.biases,
-                                .forbidden = device.forbidden,
+                                .masks = device.masks,
                                 .block_token_ids = device_ids.data(),
                                 .block_tokens = kBlockTokens,
                                 .not_finite = not_finite.data(),
@@ -159,7 +183,7 @@ class SampleTest : public GpuTest {
       }
       Sampler sampler;
       expected[i] =
-          sampler.Sample(draw.logits, draw.params, counts, {masks[i]}, draw.history.size());
+          sampler.Sample(draw.logits, draw.params, counts, {draw.mask}, draw.history.size());
       expected[i].finite = expected[i].finite && !draw.flagged;
     });
     for (int i = 0; i < rows; ++i) {
@@ -283,7 +307,57 @@ SamplingParams RandomParams(int vocab, std::mt19937& rng) {
   p.seed = uint64_t{rng()} << 32 | rng();
   const int32_t logprobs[] = {-1, -1, 0, 1, 5, kMaxTopLogprobs};
   p.logprobs = Pick(rng, logprobs);
+  p.masked_logprobs = rng() % 2 == 0;
   return p;
+}
+
+// Words of a mask that allows no token, to which tokens are added.
+std::vector<uint32_t> NothingAllowed(int vocab) {
+  std::vector<int32_t> tokens(vocab);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return AllBut(tokens, vocab);
+}
+
+void Allow(int32_t token, std::vector<uint32_t>& words) { words[token / 32] |= 1u << token % 32; }
+
+std::vector<uint32_t> RandomMask(int vocab, std::mt19937& rng) {
+  const std::vector<uint32_t> none = NothingAllowed(vocab);
+  std::vector<uint32_t> words(TokenMask::WordsFor(vocab), ~0u);
+  const auto allow_only = [&](int count) {
+    words = none;
+    for (int i = 0; i < count; ++i) Allow(static_cast<int32_t>(rng() % vocab), words);
+  };
+  switch (rng() % 8) {
+    case 0:  // All.
+      break;
+    case 1:  // Nearly all.
+      for (int i = 0; i < 30; ++i) {
+        const auto token = static_cast<int32_t>(rng() % vocab);
+        words[token / 32] &= ~(1u << token % 32);
+      }
+      break;
+    case 2:
+    case 3:  // About half.
+      for (size_t i = 0; i < words.size(); ++i) words[i] = rng() | none[i];
+      break;
+    case 4:  // A range, which begins and ends within words.
+      words = none;
+      for (auto token = static_cast<int32_t>(rng() % vocab), left = vocab / 3 + 1;
+           token < vocab && left > 0; ++token, --left) {
+        Allow(token, words);
+      }
+      break;
+    case 5:
+      allow_only(1);
+      break;
+    case 6:
+      allow_only(3);
+      break;
+    default:
+      allow_only(300);
+      break;
+  }
+  return words;
 }
 
 Draw RandomDraw(int vocab, std::mt19937& rng) {
@@ -297,12 +371,8 @@ Draw RandomDraw(int vocab, std::mt19937& rng) {
     token = static_cast<int32_t>(rng() % (rng() % 2 == 0 ? std::min(vocab, 20) : vocab));
   }
   draw.prompt_tokens = static_cast<int32_t>(rng() % (draw.history.size() + 1));
-  if (rng() % 4 == 0) {
-    for (int i = 0; i < 30; ++i) draw.forbidden.push_back(static_cast<int32_t>(rng() % vocab));
-    std::sort(draw.forbidden.begin(), draw.forbidden.end());
-    draw.forbidden.erase(std::unique(draw.forbidden.begin(), draw.forbidden.end()),
-                         draw.forbidden.end());
-  }
+  if (rng() % 2 == 0) draw.mask = RandomMask(vocab, rng);
+  draw.mask_follows = rng() % 2 == 0;
   if (rng() % 30 == 0) draw.logits[rng() % vocab] = rng() % 2 == 0 ? kNan : kInfinity;
   draw.flagged = rng() % 40 == 0;
   return draw;
@@ -336,7 +406,7 @@ TEST_F(SampleTest, EachFilterAlone) {
   for (float& logit : logits) logit = 3 * Bell(rng);
   std::vector<Draw> draws;
   for (int i = 0; i < 120; ++i) {
-    Draw draw = {.logits = logits, .params = {}, .history = {1, 2, 3}, .forbidden = {}};
+    Draw draw = {.logits = logits, .params = {}, .history = {1, 2, 3}};
     draw.params.seed = i;
     draw.params.temperature = i % 4 < 2 ? 0.8f : 1.6f;
     draw.params.temperature_first = i >= 60;
@@ -361,6 +431,30 @@ TEST_F(SampleTest, EachFilterAlone) {
   ExpectAsReference(draws);
 }
 
+// Every bit of a word in turn is the only token that may be drawn, whatever the parameters are, and
+// has all of the probability that the mask leaves.
+TEST_F(SampleTest, TheOnlyTokenOfAMask) {
+  for (const int vocab : {1000, 151'936}) {
+    std::mt19937 rng(vocab);
+    std::vector<Draw> draws;
+    for (int i = 0; i < 120; ++i) {
+      // The first and last tokens of threads and of blocks, which own odd numbers of tokens.
+      const int32_t token = i < 64 ? i : i < 96 ? vocab - 1 - (i - 64) : vocab / 120 * i;
+      Draw draw = {.logits = std::vector<float>(vocab), .params = {}, .history = {token, 4, token}};
+      for (float& logit : draw.logits) logit = 3 * Bell(rng);
+      draw.params = RandomParams(vocab, rng);
+      draw.params.logprobs = 5;
+      draw.params.masked_logprobs = true;
+      draw.mask = NothingAllowed(vocab);
+      Allow(token, draw.mask);
+      draw.mask_follows = i % 2 == 0;
+      draws.push_back(std::move(draw));
+    }
+    ExpectAsReference(draws);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // A token of the prompt only, a generated token, a token of both, and more occurrences than are
 // counted: each logit differs from its neighbours' by 0.5 at most.
 TEST_F(SampleTest, PenaltiesTellThePromptFromWhatWasGenerated) {
@@ -372,7 +466,6 @@ TEST_F(SampleTest, PenaltiesTellThePromptFromWhatWasGenerated) {
         Draw draw = {.logits = std::vector<float>(kVocab, 1.0f),
                      .params = {},
                      .history = std::vector<int32_t>(40, token),
-                     .forbidden = {},
                      .prompt_tokens = 40};
         draw.history.insert(draw.history.end(), generated, token);
         draw.logits[token] = 1.5f;
@@ -399,10 +492,7 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
     for (const float bad : {kNan, -kNan, kInfinity}) {
       for (const int at : {0, 1, vocab / 2, vocab - 1}) {
         for (const float temperature : {0.0f, 1.0f}) {
-          Draw draw = {.logits = std::vector<float>(vocab, 1.0f),
-                       .params = {},
-                       .history = {5},
-                       .forbidden = {}};
+          Draw draw = {.logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}};
           draw.logits[at] = bad;
           draw.params.temperature = temperature;
           draw.params.logprobs = 3;
@@ -410,19 +500,25 @@ TEST_F(SampleTest, NotFiniteWhereverItStands) {
         }
       }
     }
-    // No token to draw: none from the start, and all forbidden.
-    Draw none = {.logits = std::vector<float>(vocab, -kInfinity),
-                 .params = {},
-                 .history = {5},
-                 .forbidden = {}};
+    // No token to draw: none from the start, and none that the mask allows.
+    Draw none = {.logits = std::vector<float>(vocab, -kInfinity), .params = {}, .history = {5}};
     none.params.logprobs = 3;
     draws.push_back(none);
     none.logits[7] = 2;
-    none.forbidden = {7};
+    none.mask = AllBut(std::vector<int32_t>{7}, vocab);
     draws.push_back(none);
+    none.params.masked_logprobs = true;
+    draws.push_back(none);
+    // A logit that is not finite counts though the mask does not allow its token.
+    Draw masked = {.logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}};
+    masked.logits[7] = kNan;
+    masked.mask = none.mask;
+    draws.push_back(masked);
+    masked.params.logprobs = 3;
+    masked.params.masked_logprobs = true;
+    draws.push_back(masked);
     // The flag of a sequence makes even its valid row not finite, and no other row.
-    Draw good = {
-        .logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}, .forbidden = {}};
+    Draw good = {.logits = std::vector<float>(vocab, 1.0f), .params = {}, .history = {5}};
     draws.push_back(good);
     good.flagged = true;
     draws.push_back(good);

@@ -5,6 +5,7 @@
 //   Loop      every step is a pass over shared memory, and every decision a sum or an extremum over
 //             the cluster (Row::Reduce). top_k, typical_p and top_p find the last kept candidate by
 //             narrowing the codes of the logits to one part of 8 a pass (Row::Select).
+//   Masks     a thread reads the two or three words of its tokens, if the row has a mask.
 //   Barriers  each exchange ends with a cluster barrier, so that no block exits while another
 //             writes into its shared memory.
 //   Occupancy two blocks an SM if rows are many: one works while the other waits for its cluster.
@@ -513,7 +514,22 @@ __device__ void CountAndPenalise(const SampleArgs& args, const DrawEntry& draw, 
   __syncthreads();
 }
 
-// Applies bias, penalties and forbidden tokens. `counts`: counters for half of the block's tokens.
+// Sets the logits of this thread's tokens that the draw's mask does not allow to -infinity.
+__device__ void ApplyMask(const SampleArgs& args, const DrawEntry& draw, const Row& row) {
+  const uint32_t* const mask = args.masks + int64_t{draw.mask} * ((args.vocab + 31) / 32);
+  const int end = row.first() + row.count();
+#pragma unroll 1
+  for (int token = row.first(); token < end;) {
+    const uint32_t allowed = __ldcg(mask + token / 32);
+    const int next = min(end, (token | 31) + 1);
+#pragma unroll 1
+    for (; token < next; ++token) {
+      if ((allowed >> token % 32 & 1) == 0) row.logit(token - row.first()) = -INFINITY;
+    }
+  }
+}
+
+// Applies bias, penalties and the mask. `counts`: counters for half of the block's tokens.
 __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row& row,
                        uint16_t* counts) {
   for (int i = threadIdx.x; i < draw.biases; i += kThreads) {
@@ -526,12 +542,16 @@ __device__ void Adjust(const SampleArgs& args, const DrawEntry& draw, const Row&
     CountAndPenalise(args, draw, row, counted, counted, counts);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < draw.forbidden; i += kThreads) {
-    if (float* const logit = row.Find(args.forbidden[draw.first_forbidden + i])) {
-      *logit = -INFINITY;
-    }
+  if (draw.mask >= 0) ApplyMask(args, draw, row);
+}
+
+// Key of the likeliest token.
+__device__ uint64_t BestOf(Row& row) {
+  uint64_t best = ~uint64_t{0};
+  for (int i = 0; i < row.count(); ++i) {
+    best = min(best, Key(CodeOf(row.logit(i)), row.first() + i));
   }
-  __syncthreads();
+  return row.Min(best);
 }
 
 __device__ float MaxOf(Row& row, const Candidates& candidates) {
@@ -664,6 +684,10 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   cg::this_cluster().barrier_wait();
   best = row.Min(best);
   bool finite = best != 0 && not_finite == 0;
+  if (finite && draw.mask >= 0 && draw.logprobs >= 0 && draw.masked_logprobs != 0) {
+    ApplyMask(args, draw, row);
+    best = BestOf(row);
+  }
   const auto max_of = [](uint64_t key) { return LogitOf(static_cast<uint32_t>(key >> 32)); };
   const float model_max = max_of(best);
 
@@ -691,13 +715,9 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
     }
   }
 
-  if (finite && (draw.biases > 0 || draw.has_penalties != 0 || draw.forbidden > 0)) {
+  if (finite && (draw.biases > 0 || draw.has_penalties != 0 || draw.mask >= 0)) {
     Adjust(args, draw, row, counts);
-    best = ~uint64_t{0};
-    for (int i = 0; i < row.count(); ++i) {
-      best = min(best, Key(CodeOf(row.logit(i)), row.first() + i));
-    }
-    best = row.Min(best);
+    best = BestOf(row);
   }
   const float max = max_of(best);
   finite = finite && max > -INFINITY;

@@ -1,0 +1,124 @@
+// Tests the masks among a step's tables, without a GPU.
+#include "cuda/step_tables.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/backend/steps_for_test.h"
+
+namespace orcd::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Four words, of which the last is in part beyond the vocabulary.
+constexpr int kVocab = 100;
+constexpr int kBlockTokens = 16;
+constexpr StepShape kShape = {.tokens = 8, .sequences = 8, .logit_rows = 8};
+constexpr StepLimits kLimits = {
+    .max_tokens = 8, .max_seqs = 8, .max_blocks = 8, .max_biases = 16, .mask_words = 4};
+
+LayerSpec OneHead() {
+  LayerSpec layer;
+  layer.heads = 1;
+  layer.kv_heads = 1;
+  return layer;
+}
+
+// Sequences of a token in slots of their own, which draw.
+class StepTablesTest : public ::testing::Test {
+ protected:
+  StepSequence& Add() {
+    const auto slot = static_cast<int32_t>(batch_.seqs.size());
+    batch_.seqs.push_back(ContinueSequence(slot, 0, {&token_, 1}, {&block_, 1}));
+    batch_.seqs.back().sample = true;
+    return batch_.seqs.back();
+  }
+  TablesInUse Write() {
+    return WriteTables(batch_, OneHead(), kBlockTokens, slots_, kShape, {.number = 1}, host_);
+  }
+  std::vector<uint32_t> Row(int row) const {
+    const uint32_t* const words = host_.masks + row * host_.mask_words;
+    return {words, words + host_.mask_words};
+  }
+
+  const std::vector<uint32_t> first_ = AllBut(std::vector<int32_t>{0, 99}, kVocab);
+  const std::vector<uint32_t> second_ = {1, 2, 4, 8};
+  const std::vector<uint32_t> third_ = {5, 6, 7, 9};
+  std::vector<SlotState> slots_ = std::vector<SlotState>(8);
+  StepBatch batch_;
+
+ private:
+  const int32_t token_ = 3;
+  const int32_t block_ = 0;
+  std::vector<uint8_t> memory_ = std::vector<uint8_t>(TableBytes(kLimits));
+
+ protected:
+  const TableLayout host_{kShape, kLimits, memory_.data()};
+};
+
+TEST_F(StepTablesTest, ADrawHasNoMaskUnlessItIsGivenOne) {
+  Add();
+  // A part that draws nothing has no row, whatever its mask.
+  StepSequence& silent = Add();
+  silent.sample = false;
+  silent.mask = {first_};
+  Add();
+  const TablesInUse used = Write();
+  EXPECT_EQ(used.masks, 0);
+  EXPECT_EQ(used.masks_to_follow, 0);
+  EXPECT_EQ(host_.draws[0].mask, -1);
+  EXPECT_EQ(host_.draws[1].mask, -1);
+}
+
+TEST_F(StepTablesTest, MasksThatFollowHaveTheRowsBehindThoseOfTheBatch) {
+  Add().mask_follows = true;
+  Add().mask = {first_};
+  Add();
+  Add().mask_follows = true;
+  Add().mask = {second_};
+  const TablesInUse used = Write();
+  EXPECT_EQ(used.masks, 2);
+  EXPECT_EQ(used.masks_to_follow, 2);
+  std::vector<int32_t> rows;
+  for (int i = 0; i < 5; ++i) rows.push_back(host_.draws[i].mask);
+  EXPECT_THAT(rows, ElementsAre(2, 0, -1, 3, 1));
+  const TokenMask late[] = {{third_}, {}};
+  WriteMasks(late, used.masks, host_);
+  EXPECT_EQ(Row(0), first_);
+  EXPECT_EQ(Row(1), second_);
+  EXPECT_EQ(Row(2), third_);
+  EXPECT_EQ(Row(3), std::vector<uint32_t>(4, ~0u)) << "a mask without words allows every token";
+}
+
+// The masks are copied on their own: what is copied with the other tables ends before them.
+TEST_F(StepTablesTest, MasksLieBehindAllOtherTables) {
+  slots_[0].params.logit_bias = {{1, 1.0f}, {2, 2.0f}};
+  Add().mask = {first_};
+  const TablesInUse used = Write();
+  const auto* const begin = reinterpret_cast<const uint8_t*>(host_.tokens);
+  EXPECT_EQ(begin + used.bytes, reinterpret_cast<const uint8_t*>(host_.biases + 2));
+  EXPECT_LE(host_.biases + kLimits.max_biases, static_cast<const void*>(host_.masks));
+  // A step of any shape has room for a mask for each sequence.
+  for (int rows = 0; rows <= 8; ++rows) {
+    const TableLayout layout({.tokens = 8, .sequences = rows, .logit_rows = rows}, kLimits,
+                             reinterpret_cast<uint8_t*>(host_.tokens));
+    EXPECT_LE(reinterpret_cast<const uint8_t*>(layout.masks + 8 * layout.mask_words) - begin,
+              static_cast<ptrdiff_t>(TableBytes(kLimits)));
+  }
+}
+
+TEST_F(StepTablesTest, LogProbabilitiesAreOfTheMaskWhereTheSlotSaysSo) {
+  slots_[1].params.masked_logprobs = true;
+  Add();
+  Add();
+  Write();
+  EXPECT_EQ(host_.draws[0].masked_logprobs, 0);
+  EXPECT_EQ(host_.draws[1].masked_logprobs, 1);
+}
+
+}  // namespace
+}  // namespace orcd::cuda
