@@ -1,4 +1,4 @@
-"""Documents that a worker generates under JSON Schemas, and what an independent validator says of them."""
+"""Documents that a worker generates under JSON Schemas, and an independent validator's verdicts."""
 
 import collections
 import concurrent.futures
