@@ -190,6 +190,9 @@ absl::Status MeasureCorpus(const ConstraintUse& use, const Options& options) {
   Print("schema to first mask", compiles);
   PrintMasks("valid documents", documents);
   PrintMasks("random walks", walks);
+  Times all = documents;
+  all.Add(walks);
+  Print("both: mask", all.masks);
   std::sort(worst.rbegin(), worst.rend());
   for (size_t i = 0; i < std::min<size_t>(3, worst.size()); ++i) {
     std::printf("worst p99 of a walk's masks: %9.1f us, %s\n", worst[i].first,

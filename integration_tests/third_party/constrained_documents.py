@@ -1,4 +1,4 @@
-"""Documents that a worker generates under JSON Schemas, and what an independent validator says of them."""
+"""Documents that a worker generates under JSON Schemas, and an independent validator's verdicts."""
 
 import collections
 import concurrent.futures
@@ -134,10 +134,10 @@ def generate_all(worker, cases, request_of, at_once):
 
 
 def chat_request(case, seed, max_tokens, samples=1, temperature=0.8):
-    """A request that tells a real model the schema."""
+    """A request that tells a real model the schema, or how it begins if it is long."""
     ask = "Make up one JSON document that follows this JSON Schema. Answer with the JSON alone.\n"
     return {
-        "chat": {"messages": [{"role": "CHAT_ROLE_USER", "content": ask + case.schema[:6000]}]},
+        "chat": {"messages": [{"role": "CHAT_ROLE_USER", "content": ask + case.schema[:1500]}]},
         "sampling": {"seed": seed, "temperature": temperature},
         "stop": {"max_tokens": max_tokens},
         "samples": samples,

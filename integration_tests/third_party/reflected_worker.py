@@ -12,8 +12,9 @@ from worker_under_test import PATIENCE_S
 class ReflectedWorker:
     """Services, messages and methods, looked up over a channel that its owner closes."""
 
-    def __init__(self, channel):
+    def __init__(self, channel, patience_s):
         self._channel = channel
+        self._patience_s = patience_s
         self.reflection = ProtoReflectionDescriptorDatabase(channel)
         self.pool = DescriptorPool(self.reflection)
 
@@ -33,7 +34,7 @@ class ReflectedWorker:
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
-        return rpc(request(**fields), timeout=PATIENCE_S)
+        return rpc(request(**fields), timeout=self._patience_s)
 
     def generate(self, **fields):
         """Generates with orcd.v1 and returns the text and the token ids."""
@@ -47,7 +48,8 @@ class ReflectedWorker:
         return self.call("orcd.v1.Worker", "Health").status
 
 
-def reflected(address):
-    """Returns the worker at `address`, and the channel for the caller to close."""
+def reflected(address, patience_s=PATIENCE_S):
+    """Returns the worker at `address`, whose calls may take `patience_s`, and the channel for the
+    caller to close."""
     channel = grpc.insecure_channel(address)
-    return ReflectedWorker(channel), channel
+    return ReflectedWorker(channel, patience_s), channel
