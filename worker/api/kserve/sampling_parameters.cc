@@ -19,7 +19,7 @@ namespace orcd::kserve {
 namespace {
 
 // A schema's properties are generated in its order.
-using json = OrderedJson;
+using Json = OrderedJson;
 
 // Enough for a JSON Schema as deep as any that is served, in the parameter that has it deepest.
 constexpr int kMaxDepth = 128;
@@ -28,7 +28,7 @@ constexpr double kMaxUint32 = std::numeric_limits<uint32_t>::max();
 // A JSON value with the path under which errors name it.
 class Value {
  public:
-  Value(std::string field, const json& value) : field_(std::move(field)), value_(value) {}
+  Value(std::string field, const Json& value) : field_(std::move(field)), value_(value) {}
 
   const std::string& field() const { return field_; }
 
@@ -120,9 +120,9 @@ class Value {
     if (value_.is_string()) {
       const std::string& inside = value_.get_ref<const std::string&>();
       const JsonShape shape = ScanJson(inside, kMaxDepth);
-      const json object = shape.is_json && !shape.too_deep && !shape.twice
-                              ? json::parse(inside, nullptr, /*allow_exceptions=*/false)
-                              : json();
+      const Json object = shape.is_json && !shape.too_deep && !shape.twice
+                              ? Json::parse(inside, nullptr, /*allow_exceptions=*/false)
+                              : Json();
       if (!object.is_object()) return Wrong("an object, or a text that holds one as JSON");
       return Value(field_, object).ForEachField(do_it);
     }
@@ -135,7 +135,7 @@ class Value {
   }
   // A member of an object. Unset if it is null, or if this is no object or has no such member.
   std::optional<Value> Member(const std::string& name) const {
-    const json* const member = FindMember(value_, name);
+    const Json* const member = FindMember(value_, name);
     if (member == nullptr || member->is_null()) return std::nullopt;
     return Value(absl::StrCat(field_, ".", name), *member);
   }
@@ -147,14 +147,14 @@ class Value {
   }
 
   absl::Status Wrong(std::string_view must_be) const {
-    std::string text = value_.dump(-1, ' ', false, json::error_handler_t::replace);
+    std::string text = value_.dump(-1, ' ', false, Json::error_handler_t::replace);
     return InvalidField(field_,
                         absl::StrCat("is ", Quoted(text), "; it must be ", std::string(must_be)));
   }
 
  private:
   const std::string field_;
-  const json& value_;
+  const Json& value_;
 };
 
 using Setter = absl::Status (*)(const Value& value, RequestBuilder& request);
@@ -428,7 +428,7 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
     return InvalidField(kSamplingParameters,
                         absl::StrCat("has ", Quoted(*shape.twice), " twice; send it once"));
   }
-  const json parameters = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json parameters = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   // The parser would ignore everything after a NUL.
   const bool has_nul = text.find('\0') != std::string::npos;
   if (parameters.is_null() && !has_nul) return absl::OkStatus();
@@ -446,7 +446,7 @@ absl::Status SamplingParameters::AddJson(const std::string& text) {
 
 absl::Status SamplingParameters::AddParameter(const std::string& name,
                                               const inference::InferParameter& value) {
-  json translated;
+  Json translated;
   switch (value.parameter_choice_case()) {
     case inference::InferParameter::kBoolParam:
       translated = value.bool_param();
@@ -470,7 +470,7 @@ absl::Status SamplingParameters::AddParameter(const std::string& name,
 }
 
 absl::Status SamplingParameters::Add(std::string_view source, const std::string& name,
-                                     const json& value) {
+                                     const Json& value) {
   // A null parameter counts as absent, whatever its name.
   if (value.is_null()) return absl::OkStatus();
   const Parameter* const parameter = Find(name);
