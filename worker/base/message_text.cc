@@ -10,7 +10,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using google::protobuf::Reflection;
 
 bool IsValid(const std::string& text) { return FindInvalidUtf8(text) == text.size(); }
 
@@ -23,7 +22,7 @@ std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
 }  // namespace
 
 std::string FindInvalidText(const Message& message) {
-  const Reflection& reflection = *message.GetReflection();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
   std::string scratch;
   for (const FieldDescriptor* field : FieldsOf(message)) {
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
@@ -48,7 +47,7 @@ std::string FindInvalidText(const Message& message) {
 }
 
 void MakeTextValid(Message& message) {
-  const Reflection& reflection = *message.GetReflection();
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
   for (const FieldDescriptor* field : FieldsOf(message)) {
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
     if (field->type() == FieldDescriptor::TYPE_STRING) {
