@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <ctime>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "runtime/constraint/after_token.h"
 #include "runtime/constraint/compiled_rules.h"
 #include "runtime/constraint/constraint_errors.h"
+#include "runtime/constraint/deep_stack.h"
 #include "runtime/constraint/rule_text.h"
 #include "runtime/constraint/spec_key.h"
 #include "runtime/sampling/token_mask.h"
@@ -62,13 +62,6 @@ class Live {
   int count_;
 };
 
-// The processor's time that this thread has used.
-absl::Duration ThreadTime() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return absl::DurationFromTimespec(time);
-}
-
 void Count(const absl::Status& refusal, ConstraintStats& stats) {
   const std::string reason = GetErrorDetails(refusal).reason;
   if (reason == "CONSTRAINT_TOO_LARGE") {
@@ -81,6 +74,9 @@ void Count(const absl::Status& refusal, ConstraintStats& stats) {
     ++stats.refused_invalid;
   }
 }
+
+// Time for which the end of the pool waits for compilations.
+constexpr absl::Duration kPatience = absl::Seconds(1);
 
 int ThreadsFor(const ConstraintLimits& limits) {
   if (limits.threads > 0) return limits.threads;
@@ -104,7 +100,17 @@ struct CompilePool::Job {
 };
 
 struct CompilePool::Shared {
-  explicit Shared(size_t cache_bytes) : cache(cache_bytes) {}
+  Shared(const ConstraintLimits& the_limits, std::shared_ptr<ConstraintObserver> the_observer,
+         CompileRule the_compile)
+      : limits(the_limits),
+        observer(std::move(the_observer)),
+        compile(std::move(the_compile)),
+        ended(ThreadsFor(limits)),
+        cache(limits.cache_bytes) {}
+
+  const ConstraintLimits limits;
+  const std::shared_ptr<ConstraintObserver> observer;
+  const CompileRule compile;
 
   // A job that nobody waits for any longer is gone.
   struct Waiting {
@@ -115,6 +121,8 @@ struct CompilePool::Shared {
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool stopping = false;
+  // By thread: true if it has ended.
+  std::vector<bool> ended;
   std::deque<Waiting> waiting;
   absl::flat_hash_map<std::string, std::weak_ptr<Job>> unfinished;
   CompiledRules cache;
@@ -203,23 +211,32 @@ CompilePool::CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& lim
                          std::shared_ptr<ConstraintObserver> observer, CompileRule compile)
     : tokenizer_(tokenizer),
       limits_(limits),
-      observer_(std::move(observer)),
-      compile_(std::move(compile)),
       before_start_(std::make_shared<const std::vector<uint32_t>>(
           AllBut(tokenizer.eog_ids(), tokenizer.vocab_size()))),
-      shared_(std::make_shared<Shared>(limits.cache_bytes)) {
-  const int threads = ThreadsFor(limits);
-  threads_.reserve(threads);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+      shared_(std::make_shared<Shared>(limits, std::move(observer), std::move(compile))) {
+  threads_.reserve(shared_->ended.size());
+  for (size_t i = 0; i < shared_->ended.size(); ++i) {
+    threads_.emplace_back([shared = shared_, i] { Run(shared, i); });
+  }
 }
 
 CompilePool::~CompilePool() {
   {
-    std::lock_guard lock(shared_->mutex);
+    std::unique_lock lock(shared_->mutex);
     shared_->stopping = true;
+    shared_->changed.notify_all();
+    const auto all_ended = [&] {
+      return std::ranges::find(shared_->ended, false) == shared_->ended.end();
+    };
+    shared_->changed.wait_for(lock, absl::ToChronoMilliseconds(kPatience), all_ended);
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      // It only says so under the lock, and does nothing after that.
+      if (!shared_->ended[i]) threads_[i].detach();
+    }
   }
-  shared_->changed.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 
   std::vector<std::shared_ptr<Job>> jobs;
   std::map<const void*, std::function<void()>> callbacks;
@@ -339,19 +356,23 @@ ConstraintStats CompilePool::stats() const {
   return stats;
 }
 
-void CompilePool::Run() {
+void CompilePool::Run(const std::shared_ptr<Shared>& shared, size_t thread) {
   for (;;) {
     std::string key;
     std::shared_ptr<Job> job;
     {
-      std::unique_lock lock(shared_->mutex);
-      shared_->changed.wait(lock, [&] { return shared_->stopping || !shared_->waiting.empty(); });
-      if (shared_->stopping) return;
-      Shared::Waiting next = std::move(shared_->waiting.front());
-      shared_->waiting.pop_front();
+      std::unique_lock lock(shared->mutex);
+      shared->changed.wait(lock, [&] { return shared->stopping || !shared->waiting.empty(); });
+      if (shared->stopping) {
+        shared->ended[thread] = true;
+        shared->changed.notify_all();
+        return;
+      }
+      Shared::Waiting next = std::move(shared->waiting.front());
+      shared->waiting.pop_front();
       job = next.job.lock();
       if (job == nullptr) {
-        shared_->ForgetIfGone(next.key);
+        shared->ForgetIfGone(next.key);
         continue;
       }
       key = std::move(next.key);
@@ -360,16 +381,17 @@ void CompilePool::Run() {
     const ConstraintSpec spec = std::move(job->spec);
     const absl::Time begin = SteadyNow();
     const absl::Duration used = ThreadTime();
-    auto rule = compile_(spec);
-    const absl::Duration took = ThreadTime() - used;
-    if (observer_ != nullptr) observer_->OnCompiled(SteadyNow() - begin);
-    if (rule.ok() && took > limits_.compile_time) {
-      rule =
-          MakeError(absl::StatusCode::kInvalidArgument,
-                    absl::StrCat(spec.field, " took ", absl::FormatDuration(took),
-                                 " to compile, of the ", absl::FormatDuration(limits_.compile_time),
-                                 " that a constraint may take; simplify it"),
-                    {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
+    auto rule = shared->compile(spec);
+    absl::Duration took = ThreadTime() - used;
+    if (rule.ok()) took += (*rule)->time_elsewhere();
+    if (shared->observer != nullptr) shared->observer->OnCompiled(SteadyNow() - begin);
+    if (rule.ok() && took > shared->limits.compile_time) {
+      rule = MakeError(
+          absl::StatusCode::kInvalidArgument,
+          absl::StrCat(spec.field, " took ", absl::FormatDuration(took), " to compile, of the ",
+                       absl::FormatDuration(shared->limits.compile_time),
+                       " that a constraint may take; simplify it"),
+          {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
     }
     CompiledOutcome outcome = {.status = rule.status(), .rule = nullptr};
     if (rule.ok()) outcome.rule = *std::move(rule);
@@ -377,13 +399,13 @@ void CompilePool::Run() {
     std::map<const void*, std::function<void()>> callbacks;
     std::vector<CompiledOutcome> dropped;
     {
-      std::lock_guard lock(shared_->mutex);
-      ++shared_->stats.compiled;
+      std::lock_guard lock(shared->mutex);
+      ++shared->stats.compiled;
       if (!outcome.status.ok()) {
-        for (int i = 0; i < job->requests; ++i) Count(outcome.status, shared_->stats);
+        for (int i = 0; i < job->requests; ++i) Count(outcome.status, shared->stats);
       }
-      dropped = shared_->cache.Add(key, outcome);
-      shared_->unfinished.erase(key);
+      dropped = shared->cache.Add(key, outcome);
+      shared->unfinished.erase(key);
       callbacks = Shared::Finish(*job, std::move(outcome));
     }
     for (const auto& [pending, callback] : callbacks) callback();

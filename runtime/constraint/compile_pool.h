@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_CONSTRAINT_COMPILE_POOL_H_
 #define ORCD_RUNTIME_CONSTRAINT_COMPILE_POOL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,10 +26,12 @@ class CompilePool final : public ConstraintCompiler {
   using CompileRule =
       std::function<absl::StatusOr<std::shared_ptr<const CompiledRule>>(const ConstraintSpec&)>;
 
-  // `tokenizer` must outlive what Compile returns, `observer` may be null.
+  // `tokenizer` must outlive what Compile returns, and `compile` must hold what it uses: it may
+  // still run when the pool is gone. `observer` may be null.
   CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& limits,
               std::shared_ptr<ConstraintObserver> observer, CompileRule compile);
-  // Waits for compilations that have begun. Those that wait end with kCancelled MODEL_UNLOADED.
+  // Waits a moment for compilations that have begun, which cannot be stopped. Those that wait end
+  // with kCancelled MODEL_UNLOADED.
   ~CompilePool() override;
 
   absl::StatusOr<std::shared_ptr<PendingConstraint>> Compile(const ConstraintSpec& spec,
@@ -41,12 +44,11 @@ class CompilePool final : public ConstraintCompiler {
 
  private:
   absl::Status CheckStart(const ConstraintSpec& spec) const;
-  void Run();
+  // A thread of the pool, number `thread`.
+  static void Run(const std::shared_ptr<Shared>& shared, size_t thread);
 
   const Tokenizer& tokenizer_;
   const ConstraintLimits limits_;
-  const std::shared_ptr<ConstraintObserver> observer_;
-  const CompileRule compile_;
   // A mask of all tokens but the end ids.
   const std::shared_ptr<const std::vector<uint32_t>> before_start_;
   const std::shared_ptr<Shared> shared_;

@@ -309,6 +309,20 @@ TEST_F(CompilePoolTest, EndsWhatWaitsWhenItEnds) {
   }
 }
 
+TEST_F(CompilePoolTest, EndsWithoutACompilationThatDoesNotEnd) {
+  Start();
+  const auto blocking = Block();
+  const absl::Time begin = absl::Now();
+  pool_ = nullptr;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_FALSE(blocking->ready());
+  Event ready;
+  blocking->OnReady([&] { ready.Notify(); });
+  gate_.Notify();
+  EXPECT_TRUE(ready.WaitFor(absl::Seconds(20)));
+  EXPECT_TRUE(blocking->status().ok());
+}
+
 TEST_F(CompilePoolTest, ServesManyThreads) {
   limits_.threads = 3;
   limits_.cache_bytes = 40'000;

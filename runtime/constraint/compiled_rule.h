@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "runtime/sampling/constraint.h"
 
 namespace orcd {
@@ -16,6 +17,8 @@ class CompiledRule {
 
   // Estimated memory that it holds.
   virtual size_t bytes() const = 0;
+  // Processor time that its compilation took on other threads than the one that asked for it.
+  virtual absl::Duration time_elsewhere() const { return absl::ZeroDuration(); }
   // A constraint in its initial state, which begins with the first token. It holds this rule, and
   // `held` for as long as it lives.
   virtual std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const = 0;

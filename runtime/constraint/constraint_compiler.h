@@ -28,8 +28,9 @@ struct ConstraintLimits {
   int threads = 0;
   // Rules that may wait for a thread.
   int max_waiting = 256;
-  // Time that the compilation of one rule may take. It cannot be stopped, so this is bounded by the
-  // fuel that the library is given; what took longer is refused and remembered as refused.
+  // Processor time that the compilation of one rule may take. It cannot be stopped: what the
+  // library would take long for is refused before, and what took longer is refused and remembered
+  // as refused.
   absl::Duration compile_time = absl::Seconds(2);
   // Estimated memory of compiled rules that are kept for later requests.
   size_t cache_bytes = 64 << 20;
@@ -69,10 +70,11 @@ class ConstraintCompiler {
   static bool IsBuilt();
 
   // Prepares the vocabulary, which takes a second. `tokenizer` must outlive what Compile returns.
-  // `observer` may be null.
+  // `observer` may be null. A compilation cannot be stopped and may still run when the compiler is
+  // gone: `owner`, the tokenizer's, is held until then.
   static absl::StatusOr<std::unique_ptr<ConstraintCompiler>> Create(
       const Tokenizer& tokenizer, const ConstraintLimits& limits,
-      std::shared_ptr<ConstraintObserver> observer);
+      std::shared_ptr<ConstraintObserver> observer, std::shared_ptr<const void> owner = nullptr);
 
   // Checks what can be checked at once (sizes, nesting, places in the queue) and begins to compile,
   // unless the cache has the rule. `samples` sequences will be live. The compilation of a rule that

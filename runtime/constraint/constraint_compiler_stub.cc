@@ -25,7 +25,8 @@ class NoConstraints final : public ConstraintCompiler {
 bool ConstraintCompiler::IsBuilt() { return false; }
 
 absl::StatusOr<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::Create(
-    const Tokenizer&, const ConstraintLimits&, std::shared_ptr<ConstraintObserver>) {
+    const Tokenizer&, const ConstraintLimits&, std::shared_ptr<ConstraintObserver>,
+    std::shared_ptr<const void>) {
   return std::make_unique<NoConstraints>();
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -10,19 +11,33 @@
 namespace orcd {
 namespace {
 
-void* Call(void* call) {
-  (*static_cast<absl::FunctionRef<void()>*>(call))();
+struct TimedCall {
+  absl::FunctionRef<void()> call;
+  absl::Duration took;
+};
+
+void* Call(void* argument) {
+  auto& timed = *static_cast<TimedCall*>(argument);
+  timed.call();
+  timed.took = ThreadTime();
   return nullptr;
 }
 
 }  // namespace
 
-absl::Status CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call) {
+absl::Duration ThreadTime() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+absl::StatusOr<absl::Duration> CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call) {
+  TimedCall timed = {.call = call, .took = absl::ZeroDuration()};
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_t thread;
   int error = pthread_attr_setstacksize(&attributes, stack_bytes);
-  if (error == 0) error = pthread_create(&thread, &attributes, Call, &call);
+  if (error == 0) error = pthread_create(&thread, &attributes, Call, &timed);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
     return MakeError(absl::StatusCode::kResourceExhausted,
@@ -31,7 +46,7 @@ absl::Status CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call) {
                      {.reason = "CONSTRAINT_LIMIT", .subject = "constraint:stack"});
   }
   pthread_join(thread, nullptr);
-  return absl::OkStatus();
+  return timed.took;
 }
 
 }  // namespace orcd

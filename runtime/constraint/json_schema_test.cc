@@ -207,5 +207,38 @@ TEST(JsonSchemaTest, TakesHostileSchemas) {
   EXPECT_EQ(GetErrorDetails(Check(chain)).reason, "CONSTRAINT_TOO_LARGE");
 }
 
+// The library computes these without a bound.
+TEST(JsonSchemaTest, RefusesPatternsThatMeetInNumbers) {
+  std::string together;
+  std::string apart;
+  for (int i = 0; i < 25; ++i) {
+    const std::string pattern =
+        R"({"type":"string","pattern":"c(a|b){)" + std::to_string(i) + "}$\"}";
+    together += (i > 0 ? "," : "") + pattern;
+    apart += (i > 0 ? "," : "") + ("\"" + std::to_string(i) + "\":") + pattern;
+  }
+  const absl::Status refused = Check(R"({"allOf":[)" + together + "]}");
+  EXPECT_EQ(GetErrorDetails(refused).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_THAT(refused.message(), HasSubstr("/allOf/24/pattern"));
+  EXPECT_TRUE(Check(R"({"properties":{)" + apart + "}}").ok());
+
+  std::string names;
+  for (int i = 0; i < 101; ++i) {
+    names += (i > 0 ? ",\"^a" : "\"^a") + std::to_string(i) + "$\":{}";
+  }
+  EXPECT_EQ(GetErrorDetails(Check(R"({"patternProperties":{)" + names + "}}")).reason,
+            "CONSTRAINT_TOO_LARGE");
+}
+
+// The library takes such a bound as inclusive.
+TEST(JsonSchemaTest, MovesExclusiveBoundsWithAnotherNear) {
+  EXPECT_EQ(Changed(R"({"exclusiveMinimum":0,"maximum":0.5})"),
+            R"({"minimum":1e-06,"maximum":0.5})");
+  EXPECT_EQ(Changed(R"({"minimum":-1.5,"exclusiveMaximum":-1})"),
+            R"({"minimum":-1.5,"maximum":-1.000001})");
+  EXPECT_EQ(Changed(R"({"exclusiveMinimum":0,"maximum":5})"),
+            R"({"exclusiveMinimum":0,"maximum":5})");
+}
+
 }  // namespace
 }  // namespace orcd

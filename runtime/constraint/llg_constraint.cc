@@ -150,6 +150,10 @@ void LlgConstraint::FailByLibrary() {
                                            tokens_.size(), " tokens: ", error);
   if (absl::StrContains(error, "satisfy the grammar")) {
     status_ = BrokenRule(message);
+  } else if (error.starts_with("panic")) {
+    // Attributes of a client's grammar that cannot be applied together.
+    status_ = FailedRule(absl::StatusCode::kInvalidArgument,
+                         absl::StrCat(message, "; use fewer attributes of rules and terminals"));
   } else if (absl::StrContains(error, "too") || absl::StrContains(error, "Too") ||
              absl::StrContains(error, "max is")) {
     status_ = FailedRule(absl::StatusCode::kResourceExhausted,

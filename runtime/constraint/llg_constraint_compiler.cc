@@ -16,11 +16,11 @@ bool ConstraintCompiler::IsBuilt() { return true; }
 
 absl::StatusOr<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::Create(
     const Tokenizer& tokenizer, const ConstraintLimits& limits,
-    std::shared_ptr<ConstraintObserver> observer) {
+    std::shared_ptr<ConstraintObserver> observer, std::shared_ptr<const void> owner) {
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const LlgVocabulary> vocabulary,
                         LlgVocabulary::Create(tokenizer));
   auto compile =
-      [vocabulary = std::move(vocabulary), observer](
+      [vocabulary = std::move(vocabulary), owner = std::move(owner), observer](
           const ConstraintSpec& spec) -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
     ORCD_ASSIGN_OR_RETURN(const RuleText text, ToRuleText(spec, vocabulary->tokenizer()));
     return LlgRule::Compile(vocabulary, spec, text, observer);

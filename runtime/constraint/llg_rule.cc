@@ -110,7 +110,8 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   if (text.text.size() <= kTextForAnyStack) {
     make_matcher();
   } else {
-    ORCD_RETURN_IF_ERROR(
+    ORCD_ASSIGN_OR_RETURN(
+        rule->time_elsewhere_,
         CallWithStack(kLeastStack + kStackForAByte * text.text.size(), make_matcher));
   }
   LlgMatcher& matcher = *rule->matcher_;

@@ -46,13 +46,15 @@ bool ComputeLlgForced(const LlgVocabulary& vocabulary, LlgMatcher& matcher,
 
 class LlgRule final : public CompiledRule, public std::enable_shared_from_this<LlgRule> {
  public:
-  // Takes milliseconds, at worst about a second. Returns the errors of RefusalOf; the first mask is
-  // made too, so that a rule that allows no first token is refused. `observer` may be null.
+  // Takes milliseconds, and seconds where the library computes without a bound. Returns the errors
+  // of RefusalOf; the first mask is made too, so that a rule that allows no first token is refused.
+  // `observer` may be null.
   static absl::StatusOr<std::shared_ptr<const LlgRule>> Compile(
       std::shared_ptr<const LlgVocabulary> vocabulary, const ConstraintSpec& spec,
       const RuleText& text, std::shared_ptr<ConstraintObserver> observer);
 
   size_t bytes() const override;
+  absl::Duration time_elsewhere() const override { return time_elsewhere_; }
   std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const override;
 
   const LlgVocabulary& vocabulary() const { return *vocabulary_; }
@@ -75,6 +77,7 @@ class LlgRule final : public CompiledRule, public std::enable_shared_from_this<L
   std::shared_ptr<ConstraintObserver> observer_;
   std::string field_;
   size_t text_bytes_ = 0;
+  absl::Duration time_elsewhere_;
   LlgMatcherPtr matcher_;
   std::vector<uint32_t> first_mask_;
   std::vector<int32_t> first_forced_;

@@ -20,6 +20,8 @@
 namespace orcd {
 namespace {
 
+constexpr ptrdiff_t kMaxOperators = 24;
+
 constexpr size_t kMaxStart = 256;
 constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
@@ -77,6 +79,14 @@ absl::Status CheckGrammar(const GrammarRule& rule, const std::string& field) {
   if (rule.dialect == GrammarDialect::kEbnf) return EbnfToLark(rule.grammar, field).status();
   if (CountDefinitions(rule.grammar) > kMaxDefinitions) {
     return RuleTooLarge(field, "has more than " + std::to_string(kMaxDefinitions) + " definitions");
+  }
+  // The operators `&` and `~`, which the library computes without a bound.
+  const auto operators =
+      std::ranges::count_if(rule.grammar, [](char c) { return c == '&' || c == '~'; });
+  if (operators > kMaxOperators) {
+    return RuleTooLarge(field, "has " + std::to_string(operators) +
+                                   " characters & and ~, which combine expressions; at most " +
+                                   std::to_string(kMaxOperators) + " are accepted");
   }
   return absl::OkStatus();
 }

@@ -579,9 +579,9 @@ absl::StatusOr<ModelHost::Loaded> ModelHost::LoadEngine(const LoadSpec& spec,
                                                         LoadTask& task) {
   Loaded loaded = {.model = std::move(model), .constraints = nullptr, .engine = nullptr};
   // The vocabulary takes a second to prepare, which is hidden behind the placing of the weights.
-  auto constraints = std::async(std::launch::async, [this, model = loaded.model.get()] {
+  auto constraints = std::async(std::launch::async, [this, model = loaded.model] {
     return ConstraintCompiler::Create(model->tokenizer(), options_.constraints,
-                                      options_.constraint_observer);
+                                      options_.constraint_observer, model);
   });
   ORCD_ASSIGN_OR_RETURN(loaded.engine,
                         StartEngine(
