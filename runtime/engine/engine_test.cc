@@ -216,7 +216,8 @@ TEST_F(EngineTest, ADeadlinePassesWhileAConstraintIsPrepared) {
 TEST_F(EngineTest, AConstraintMayBecomeReadyWhenTheEngineIsGone) {
   for (const bool ends_first : {true, false}) {
     Make();
-    auto [request, sink] = Request("a", 20);
+    auto [request, received] = Request("a", 20);
+    const auto sink = received;
     const auto constraint = PendingRandomRule(RuleOptions(1));
     request.constraint = constraint;
     ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
