@@ -23,8 +23,9 @@ TEST(DeepStackTest, HasTheStack) {
 
 TEST(DeepStackTest, SaysIfThereIsNone) {
   bool called = false;
-  const absl::Status status =
-      CallWithStack(std::numeric_limits<size_t>::max() / 4096 * 4096, [&] { called = true; }).status();
+  const absl::Status status = CallWithStack(std::numeric_limits<size_t>::max() / 4096 * 4096, [&] {
+                                called = true;
+                              }).status();
   EXPECT_FALSE(called);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINT_LIMIT");
