@@ -8,7 +8,6 @@
 // processor time of the thread, so that other work on the machine does not count. --distinct
 // compiles that many schemas, no two alike, one after the other, and prints the resident memory on
 // the way.
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,7 +26,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "bench/constraint_use.h"
+#include "runtime/base/thread_time.h"
 #include "testing/schemas/schema_corpus.h"
 
 namespace orcd {
@@ -46,11 +47,7 @@ double Microseconds() {
       .count();
 }
 
-double ThreadMicroseconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
+double ThreadMicroseconds() { return absl::ToDoubleMicroseconds(ThreadTime()); }
 
 // The value that `share` of all values do not exceed; 0 if there are none.
 double Quantile(std::vector<double> values, double share) {

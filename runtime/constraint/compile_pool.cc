@@ -17,10 +17,10 @@
 #include "absl/time/time.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/base/thread_time.h"
 #include "runtime/constraint/after_token.h"
 #include "runtime/constraint/compiled_rules.h"
 #include "runtime/constraint/constraint_errors.h"
-#include "runtime/constraint/deep_stack.h"
 #include "runtime/constraint/rule_text.h"
 #include "runtime/constraint/spec_key.h"
 #include "runtime/sampling/token_mask.h"
@@ -210,7 +210,6 @@ class Pending final : public PendingConstraint {
 CompilePool::CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& limits,
                          std::shared_ptr<ConstraintObserver> observer, CompileRule compile)
     : tokenizer_(tokenizer),
-      limits_(limits),
       before_start_(std::make_shared<const std::vector<uint32_t>>(
           AllBut(tokenizer.eog_ids(), tokenizer.vocab_size()))),
       shared_(std::make_shared<Shared>(limits, std::move(observer), std::move(compile))) {
@@ -283,11 +282,11 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
     return status;
   };
   if (absl::Status status = CheckStart(spec); !status.ok()) return refuse(status);
-  std::shared_ptr<Live> live = Live::Take(shared_->live, samples, limits_.max_live);
+  std::shared_ptr<Live> live = Live::Take(shared_->live, samples, shared_->limits.max_live);
   if (live == nullptr) {
     return refuse(ConstraintLimitReached(
         "constraints:live",
-        absl::StrCat("at most ", limits_.max_live,
+        absl::StrCat("at most ", shared_->limits.max_live,
                      " sequences with constraints may be live, and this request has ", samples,
                      "; try again later or on another worker")));
   }
@@ -301,7 +300,7 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
   // A text that is too long is refused without a copy of it.
   std::string key;
   bool is_checked = false;
-  if (TextBytes(spec) <= limits_.max_bytes) key = KeyOf(spec);
+  if (TextBytes(spec) <= shared_->limits.max_bytes) key = KeyOf(spec);
   for (;;) {
     {
       std::lock_guard lock(shared_->mutex);
@@ -323,11 +322,12 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
         }
       }
       if (is_checked) {
-        if (static_cast<int>(shared_->waiting.size()) >= limits_.max_waiting) shared_->DropGone();
-        if (static_cast<int>(shared_->waiting.size()) >= limits_.max_waiting) {
+        if (static_cast<int>(shared_->waiting.size()) >= shared_->limits.max_waiting)
+          shared_->DropGone();
+        if (static_cast<int>(shared_->waiting.size()) >= shared_->limits.max_waiting) {
           absl::Status status = ConstraintLimitReached(
               "constraints:waiting",
-              absl::StrCat(limits_.max_waiting,
+              absl::StrCat(shared_->limits.max_waiting,
                            " constraints wait to be compiled; try again later or on another "
                            "worker"));
           Count(status, shared_->stats);
@@ -342,7 +342,7 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
       }
     }
     // Outside of the lock: it reads the whole rule.
-    if (absl::Status status = CheckRule(spec, limits_); !status.ok()) return refuse(status);
+    if (absl::Status status = CheckRule(spec, shared_->limits); !status.ok()) return refuse(status);
     if (key.empty()) key = KeyOf(spec);
     is_checked = true;
   }

@@ -48,7 +48,6 @@ class CompilePool final : public ConstraintCompiler {
   static void Run(const std::shared_ptr<Shared>& shared, size_t thread);
 
   const Tokenizer& tokenizer_;
-  const ConstraintLimits limits_;
   // A mask of all tokens but the end ids.
   const std::shared_ptr<const std::vector<uint32_t>> before_start_;
   const std::shared_ptr<Shared> shared_;

@@ -3,10 +3,10 @@
 #include <pthread.h>
 
 #include <cstring>
-#include <ctime>
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/thread_time.h"
 
 namespace orcd {
 namespace {
@@ -24,12 +24,6 @@ void* Call(void* argument) {
 }
 
 }  // namespace
-
-absl::Duration ThreadTime() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return absl::DurationFromTimespec(time);
-}
 
 absl::StatusOr<absl::Duration> CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call) {
   TimedCall timed = {.call = call, .took = absl::ZeroDuration()};

@@ -15,9 +15,6 @@ namespace orcd {
 // is used. kResourceExhausted CONSTRAINT_LIMIT if there is no such thread to be had.
 absl::StatusOr<absl::Duration> CallWithStack(size_t stack_bytes, absl::FunctionRef<void()> call);
 
-// The processor time that this thread has used.
-absl::Duration ThreadTime();
-
 }  // namespace orcd
 
 #endif  // ORCD_RUNTIME_CONSTRAINT_DEEP_STACK_H_
