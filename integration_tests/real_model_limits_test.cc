@@ -133,7 +133,7 @@ TEST_F(RealModelLimitsTest, MemoryComesBackWithUnload) {
   ASSERT_TRUE(client().Unload(false).ok());
   const int64_t after = worker().ReadMemory().resident;
   std::cout << "resident before " << idle / 1e6 << " MB, after " << after / 1e6 << " MB\n";
-  EXPECT_LT(after - idle, int64_t{64} << 20);
+  EXPECT_LT(after - idle, int64_t{32} << 20);
 }
 
 TEST_F(RealModelLimitsTest, Speed) {
