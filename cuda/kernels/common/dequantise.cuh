@@ -177,11 +177,6 @@ struct GroupQuants<kFormat, true> {
     }
   }
 
-  // A word that depends on all that Load loads.
-  __device__ __forceinline__ uint32_t LastWord() const {
-    return words[0] ^ words[kSigns] ^ (kHighBits > 0 ? words[kHighWord] : 0);
-  }
-
   // Starts the loads of half of the quads, the first or the second four. With the first, completes
   // the signs by those that are not in the file. All lanes of the warp call this. `book`: as in
   // UnitScales.

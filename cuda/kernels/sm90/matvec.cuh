@@ -150,10 +150,13 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
       MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next,
                                look_up_next, c);
     }
-    // The weights of a group book are looked up by the words of the stage. The arrival waits for the
-    // sums, hence for all of them, since nothing orders it behind the single loads.
-    if constexpr (HasGroupBook(kFormat)) return __float_as_uint(c[0]);
-    return groups[(kGroups - 1) % 2].quants.LastWord();
+    // The weights of a group book are looked up by the words of the stage. The arrival waits for
+    // the sums, hence for all of them, since nothing orders it behind the single loads.
+    if constexpr (HasGroupBook(kFormat)) {
+      return __float_as_uint(c[0]);
+    } else {
+      return groups[(kGroups - 1) % 2].quants.LastWord();
+    }
   } else {
     const auto nothing = [](int) {};
 #pragma unroll 1
