@@ -1,5 +1,5 @@
 # orcd_unity(TARGET): with ORCD_UNITY ON, or TESTS if the target is a test, compiles the files of a
-# room in batches of eight, because headers take most of the compiler's time.
+# room in batches of sixteen, because headers take most of the compiler's time.
 #
 # Two files that define the same name, for example in unnamed namespaces, cannot be compiled
 # together, and go into different batches. Names are found by the starts of lines, and parameters are
@@ -32,7 +32,7 @@ function(orcd_make_batches target)
       list(LENGTH files_${batch} count)
       set(new ${names})
       list(REMOVE_ITEM new "" ${names_${batch}})
-      if(count LESS 8 AND "${new}" STREQUAL "${names}")
+      if(count LESS 16 AND "${new}" STREQUAL "${names}")
         set(chosen ${batch})
         break()
       endif()
