@@ -65,6 +65,17 @@ struct StepSequence {
   // True if the mask is not known yet and comes by GiveMasks; `mask` is empty then. Requires
   // `sample` and BackendInfo::late_masks.
   bool mask_follows = false;
+  // Guesses of the tokens that follow `tokens`, which are run after them, at the next positions.
+  // The part draws after its last token, with `mask`, and then after each draft for as long as the
+  // drafts are what was drawn: the draw that follows drafts[i] is allowed by draft_masks[i] and is
+  // part of the result only if the draws before it are drafts[0] to drafts[i]. So every draw is the
+  // one that a step without drafts makes, with its position, counts and mask. `blocks` has room for
+  // the drafts; what they write beyond the last that was right is written again before it is read.
+  // The slot is not used again, and kPreviousSample not given for it, before the step was waited
+  // for. Requires `sample` and no mask_follows. At most BackendInfo::max_drafts; `draft_masks` has
+  // as many entries as `drafts`.
+  std::span<const int32_t> drafts;
+  std::span<const TokenMask> draft_masks;
   // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
   // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
   std::span<const int32_t> targets;
@@ -89,10 +100,13 @@ enum class TapPoint {
   kAttnPostNorm,  // only where the layer has post norms
   kAttnResidual,
   kFfnNorm,
-  kFfnGate,
+  kRouter,         // only where the layer has experts: the router's logits with their bias
+  kExpertWeights,  // a column for each expert: its weight, or 0 where it was not chosen
+  kExperts,        // the sum of the chosen experts' outputs
+  kFfnGate,        // these three of layers without experts, or of the shared expert
   kFfnUp,
-  kFfnAct,  // activation(gate)·up
-  kFfnDown,
+  kFfnAct,       // activation(gate)·up
+  kFfnDown,      // the FFN's output, with all experts
   kFfnPostNorm,  // only where the layer has post norms
   kLayer,
   kOutputNorm,
@@ -101,11 +115,31 @@ enum class TapPoint {
 
 // Name of an operation in messages and tables.
 constexpr const char* NameOf(TapPoint point) {
-  constexpr const char* kNames[] = {
-      "embed",         "attn_norm", "q",           "k",      "v",           "q_norm",
-      "k_norm",        "q_rope",    "k_rope",      "attn",   "attn_output", "attn_post_norm",
-      "attn_residual", "ffn_norm",  "ffn_gate",    "ffn_up", "ffn_act",     "ffn_down",
-      "ffn_post_norm", "layer",     "output_norm", "logits"};
+  constexpr const char* kNames[] = {"embed",
+                                    "attn_norm",
+                                    "q",
+                                    "k",
+                                    "v",
+                                    "q_norm",
+                                    "k_norm",
+                                    "q_rope",
+                                    "k_rope",
+                                    "attn",
+                                    "attn_output",
+                                    "attn_post_norm",
+                                    "attn_residual",
+                                    "ffn_norm",
+                                    "router",
+                                    "expert_weights",
+                                    "experts",
+                                    "ffn_gate",
+                                    "ffn_up",
+                                    "ffn_act",
+                                    "ffn_down",
+                                    "ffn_post_norm",
+                                    "layer",
+                                    "output_norm",
+                                    "logits"};
   static_assert(std::size(kNames) == static_cast<size_t>(TapPoint::kLogits) + 1);
   return kNames[static_cast<size_t>(point)];
 }
@@ -119,6 +153,12 @@ class ActivationTap {
   // outside the layers.
   virtual void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                             int64_t cols) = 0;
+  // True if the step goes on with other values, which it wrote to `values`. Asked before
+  // OnActivation, of kRouter alone, so that tests and the self-check can choose experts.
+  virtual bool Replace(TapPoint /*point*/, int /*layer*/, std::span<float> /*values*/,
+                       int64_t /*rows*/, int64_t /*cols*/) {
+    return false;
+  }
 };
 
 struct StepBatch {
@@ -134,7 +174,8 @@ struct PartResult {
   // this step. Once false it stays false until another sequence begins in the slot, since later
   // keys and values follow from that one.
   bool finite = true;
-  // The drawn tokens, in order of position: one if `sample` was set, else none.
+  // The drawn tokens, in order of position: if `sample` was set, one and one more for each draft
+  // that was right; else none.
   std::vector<SampledToken> samples;
   // One for each of `targets`.
   std::vector<SampledToken> target_logprobs;
@@ -172,6 +213,9 @@ struct BackendOptions {
   // Most tokens of a sequence, if less than the model's context: no memory is planned for more. 0:
   // the model's context.
   int max_context = 0;
+  // Memory that is left free for others, such as a draft model, if the backend chooses the size of
+  // its KV cache.
+  int64_t reserved_bytes = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
@@ -221,6 +265,8 @@ struct BackendInfo {
   bool late_masks = false;
   // True if StepSequence::targets are computed.
   bool prompt_logprobs = false;
+  // Most drafts of a sequence in a step; 0: none can be verified.
+  int max_drafts = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;

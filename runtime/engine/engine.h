@@ -27,6 +27,17 @@
 
 namespace orcd {
 
+// The engine's drafter, for whoever loads a model.
+struct SpeculationInfo {
+  // `none`, `ngram` or `model`.
+  std::string drafter = "none";
+  // Of a draft model: its file's name, and the bytes of its weights, KV cache and workspace.
+  std::string model;
+  uint64_t bytes = 0;
+  // Why the drafter that was asked for is not used, as a sentence; empty if it is.
+  std::string warning;
+};
+
 struct EngineOptions {
   // Requests that may wait beyond those that have a slot; more are refused. A request counts once
   // for each of its samples.
@@ -64,6 +75,9 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   // The part of the generated tokens that constraints forced, so that they were not drawn.
   int64_t forced_tokens = 0;
+  // Guesses that were verified, and the part of them that were right.
+  int64_t draft_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
   // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.

@@ -16,11 +16,23 @@
 
 namespace orcd {
 
+enum class DraftKind { kNone, kNgram, kModel };
+
+// Guesses of the tokens that come next; see drafter.h.
+struct DraftOptions {
+  DraftKind kind = DraftKind::kNone;
+  // kModel: a GGUF file whose vocabulary is the model's but for padding at the end.
+  std::string path;
+  // SHA-256, in hex, that the file must have; empty: not checked.
+  std::string expected_sha256;
+};
+
 struct LoadModelOptions {
   ModelLoadOptions model;
   // backend.max_context is overwritten by engine.max_context.
   BackendOptions backend;
   EngineOptions engine;
+  DraftOptions draft;
 };
 
 // Makes the backend, and the reference that the self-check compares it with (null: no reference, as

@@ -110,6 +110,9 @@ struct FinishedEvent {
   int32_t generated_tokens = 0;
   // The part of them that the constraint forced, so that they were not drawn.
   int32_t forced_tokens = 0;
+  // Guesses that were verified; and the part of them that were right (drafter.h).
+  int32_t draft_tokens = 0;
+  int32_t accepted_draft_tokens = 0;
   // One for each sample if there are several and none failed; else empty.
   std::vector<SampleEnd> samples;
   absl::Duration queue_time;
@@ -163,6 +166,8 @@ struct GenerationRequest {
   int32_t priority = 0;
   // True if the prompt's KV may be taken from the prefix cache and added to it.
   bool prefix_cache = true;
+  // False if no tokens are guessed for this request.
+  bool speculate = true;
   // Requests share KV only with requests of the same salt.
   std::string cache_salt;
   // Both times are on the clock of SteadyNow.

@@ -18,6 +18,7 @@ inline constexpr int kMaxHidden = 1 << 16;
 inline constexpr int kMaxHeads = 1024;
 inline constexpr int kMaxHeadDim = 1024;
 inline constexpr int kMaxFfn = 1 << 20;
+inline constexpr int kMaxExperts = 1 << 12;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxContextLength = 1 << 24;
 
@@ -80,7 +81,47 @@ enum class QkNorm {
 enum class Activation {
   kSilu,
   // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), Hendrycks and Gimpel, 2016.
-  kGeluTanh
+  kGeluTanh,
+  // With g = min(gate, 7) and u = clamp(up, -7, 7), the FFN is down(g * sigmoid(1.702 g) * (u +
+  // 1)), as in gpt-oss.
+  kClampedSwiglu
+};
+
+// The scores by which a router chooses experts and weighs their outputs.
+enum class RouterScore {
+  // Softmax over the logits of all experts.
+  kSoftmax,
+  // Sigmoid of each logit.
+  kSigmoid,
+  // The logits choose; the weights are a softmax over those of the chosen experts.
+  kSoftmaxOfChosen
+};
+
+// A mixture of experts in place of a layer's FFN: a router chooses `used` of `count` FFNs for each
+// token, and the layer's FFN is the sum of their outputs, each times its weight, by ascending index
+// of the experts, and then of the shared expert's. Of two experts with the same score the one with
+// the lower index is chosen. In order: score; add the selection bias, for the choice alone; choose
+// groups; choose experts; weights; normalise; scale.
+struct ExpertsSpec {
+  // 0: the layer has an FFN without experts.
+  int count = 0;
+  int used = 0;
+  // Width of an expert, and of the shared expert that every token passes (0: there is none).
+  int ffn = 0;
+  int shared_ffn = 0;
+  // The shared expert's output is multiplied by sigmoid(shared_router . x).
+  bool shared_gated = false;
+  RouterScore score = RouterScore::kSoftmax;
+  // The experts are in `groups` groups of consecutive ones. Only those of the `groups_used` groups
+  // can be chosen whose two largest scores have the largest sums; ties: the lower index.
+  int groups = 1;
+  int groups_used = 1;
+  // The weights are divided by max(their sum, 6.1035e-5), F16's smallest normal number.
+  bool normalise = false;
+  // Then the weights are multiplied by it.
+  float scale = 1;
+
+  bool operator==(const ExpertsSpec&) const = default;
 };
 
 // The branches that a layer adds to the residual stream x, and their norms.
@@ -100,7 +141,9 @@ struct LayerSpec {
   int kv_heads = 0;
   // Even. heads * head_dim need not be hidden.
   int head_dim = 0;
+  // Width of the FFN; 0 if the layer has experts.
   int ffn = 0;
+  ExpertsSpec experts = {};
   // Number of positions that a query attends to, its own the last; 0: all up to its own.
   int window = 0;
   // Scores are multiplied by it.
@@ -111,6 +154,9 @@ struct LayerSpec {
   // 1 + temperature * ln(floor(p / temperature_length) + 1).
   float temperature = 0;
   int temperature_length = 1;
+  // Each head has a logit of its own (LayerWeights::attn_sinks) in the softmax of its scores, with
+  // a value of zero (Xiao et al., "Attention sinks", 2023).
+  bool sinks = false;
   RopeSpec rope = {};
   QkNorm qk_norm = QkNorm::kNone;
   LayerForm form = LayerForm::kPreNorm;
@@ -150,7 +196,8 @@ struct ModelSpec {
   float logit_scale = 1;
   // If above 0, a logit z becomes softcap * tanh(z / softcap), after the scale.
   float logit_softcap = 0;
-  // At least one, and at least one without a window. They may differ in `window` and `rope` alone.
+  // At least one, and at least one without a window. They may differ in `window`, `rope`,
+  // `ffn` and `experts` alone.
   std::vector<LayerSpec> layers;
 
   int num_layers() const { return static_cast<int>(layers.size()); }

@@ -29,6 +29,25 @@ struct Matrix {
 // A norm, a bias or factors, which files hold in F32.
 using Vector = std::span<const float>;
 
+// The weights of a layer's experts (ExpertsSpec). Files hold the experts' matrices as one tensor or
+// as one tensor for each expert, and gate and up in one or in two.
+struct ExpertWeights {
+  Matrix router;          // [count, hidden]
+  Vector router_bias;     // [count], part of the logits
+  Vector selection_bias;  // [count], added to the scores for the choice alone
+  // One for each expert.
+  std::vector<Matrix> gate;  // [ffn, hidden]
+  std::vector<Matrix> up;    // [ffn, hidden]
+  std::vector<Matrix> down;  // [hidden, ffn]
+  Vector gate_bias;          // [count * ffn]
+  Vector up_bias;            // [count * ffn]
+  Vector down_bias;          // [count * hidden]
+  Vector shared_router;      // [hidden]
+  Matrix shared_gate;        // [shared_ffn, hidden]
+  Matrix shared_up;          // [shared_ffn, hidden]
+  Matrix shared_down;        // [hidden, shared_ffn]
+};
+
 // A role whose tensor is absent is empty. Tensors that a file holds fused (attn_qkv; gate and up in
 // ffn_up) are split into their roles.
 struct LayerWeights {
@@ -44,6 +63,7 @@ struct LayerWeights {
   Matrix attn_output;       // [hidden, heads * head_dim]
   Vector attn_output_bias;  // [hidden]
   Vector attn_post_norm;    // [hidden]
+  Vector attn_sinks;        // [heads]
   Vector ffn_norm;          // [hidden]
   Matrix ffn_gate;          // [ffn, hidden]
   Matrix ffn_up;            // [ffn, hidden]
@@ -52,6 +72,7 @@ struct LayerWeights {
   Vector ffn_up_bias;       // [ffn]
   Vector ffn_down_bias;     // [hidden]
   Vector ffn_post_norm;     // [hidden]
+  ExpertWeights experts;
 };
 
 struct ModelWeights {

@@ -1,0 +1,45 @@
+// Guesses the tokens that come next, for exact speculation.
+//
+// A draw is a function of the logits, the seed and the position, and the logits of a token do not
+// depend on what shares its step. So a guess is right exactly if it equals the draw: guesses change
+// the speed of a generation, never its tokens.
+#ifndef ORCD_RUNTIME_ENGINE_DRAFTER_H_
+#define ORCD_RUNTIME_ENGINE_DRAFTER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace orcd {
+
+struct DraftRequest {
+  // The slot of the sequence (StepSequence::slot).
+  int slot = 0;
+  // Every token of the sequence that is known, its prompt first. Until Leave(slot), a later request
+  // for the slot has these and possibly more.
+  std::span<const int32_t> tokens;
+  // Most guesses; at least 1.
+  int count = 0;
+};
+
+// Called from one thread (the engine's).
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // Guesses what follows each of the sequences, which are distinct: a list for each, of at most its
+  // `count` tokens, which may be empty. After an error the drafter cannot be used again; the engine
+  // goes on without guesses.
+  virtual absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
+      std::span<const DraftRequest> requests) = 0;
+
+  // The sequence has left its slot, and another may come. Nothing happens if Draft was never called
+  // for it.
+  virtual void Leave(int slot) = 0;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_DRAFTER_H_
