@@ -41,9 +41,11 @@ absl::Status FaultStatus(absl::StatusCode code, const absl::Status& fault) {
 }  // namespace
 
 Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> backend,
-               const EngineOptions& options, std::function<void(const absl::Status&)> on_fault)
+               const EngineOptions& options, std::function<void(const absl::Status&)> on_fault,
+               std::unique_ptr<Drafter> drafter, SpeculationInfo speculation)
     : model_(std::move(model)),
       backend_(std::move(backend)),
+      drafter_(std::move(drafter)),
       info_(backend_->info()),
       max_context_(EffectiveContext(*model_, info_, options.max_context)),
       max_waiting_(options.max_waiting),
@@ -58,6 +60,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
                   .mask_threads = &mask_threads_},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
                   .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
+      speculation_(std::move(speculation)),
       rate_(scheduler_.rate()) {
   door_->engine = this;
   PublishStats();
@@ -293,6 +296,11 @@ EngineStats Engine::stats() const {
   std::lock_guard lock(inbox_mutex_);
   stats.waiting_tokens = waiting_tokens_;
   return stats;
+}
+
+SpeculationInfo Engine::speculation() const {
+  std::lock_guard lock(stats_mutex_);
+  return speculation_;
 }
 
 absl::Duration Engine::stalled_for() const {

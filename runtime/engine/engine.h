@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
+#include "runtime/engine/drafter.h"
 #include "runtime/engine/mask_threads.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/scheduler.h"
@@ -91,8 +92,11 @@ class Engine {
  public:
   // Starts the engine thread. `on_fault` is called once, on the engine thread, with the backend
   // error after which nothing more can be computed, before the live requests end with that error.
+  // `drafter` guesses tokens (null: none are guessed) and is described by `speculation`; it is not
+  // used if the backend verifies no drafts.
   Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> backend,
-         const EngineOptions& options, std::function<void(const absl::Status&)> on_fault);
+         const EngineOptions& options, std::function<void(const absl::Status&)> on_fault,
+         std::unique_ptr<Drafter> drafter = nullptr, SpeculationInfo speculation = {});
   // Ends the remaining requests with kCancelled and joins the thread.
   ~Engine();
 
@@ -103,6 +107,8 @@ class Engine {
   const BackendInfo& backend_info() const { return info_; }
   // Tokens a sequence may have, prompt and output together.
   int max_context() const { return max_context_; }
+  // The drafter; once it has failed, `warning` says so.
+  SpeculationInfo speculation() const;
 
   // Queues a request, or returns an error: kInvalidArgument (empty prompt, ids outside the
   // vocabulary, prompt that leaves no room for a token, parameters out of range), kUnimplemented (a
@@ -198,6 +204,8 @@ class Engine {
   // Set at construction.
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<Backend> backend_;
+  // Null if no tokens are guessed. Engine thread only.
+  const std::unique_ptr<Drafter> drafter_;
   const BackendInfo info_;
   const int max_context_;
   const int max_waiting_;
@@ -228,8 +236,9 @@ class Engine {
   int64_t waiting_tokens_ = 0;
   absl::Time next_place_ = absl::InfinitePast();
 
-  // Guards stats_ and rate_.
+  // Guards stats_, speculation_ and rate_.
   mutable std::mutex stats_mutex_;
+  SpeculationInfo speculation_;
   EngineStats stats_;
   ServiceRate rate_;
 
