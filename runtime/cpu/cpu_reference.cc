@@ -36,9 +36,8 @@ class CpuReference : public LayerReference {
 
   void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                 ActivationTap& tap) override {
-    forward_->RunLayer(
-        {.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}, .logits = false},
-        layer, input, tap);
+    forward_->RunLayer({.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}}, layer,
+                       input, tap);
   }
   void RunHead(std::span<const float> input, ActivationTap& tap) override {
     forward_->RunHeadOn(input, tap);
@@ -65,7 +64,7 @@ absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
   auto kv = std::make_unique<KvCaches>(std::move(caches));
   ORCD_ASSIGN_OR_RETURN(
       auto forward, Forward::Create(spec, model->weights(), context, cpu::BestKernels(), *pool, *kv,
-                                    max_tokens, /*max_seqs=*/1));
+                                    max_tokens, /*max_seqs=*/1, /*max_logit_rows=*/1));
   return std::make_unique<CpuReference>(std::move(model), std::move(pool), std::move(kv),
                                         std::move(forward));
 }

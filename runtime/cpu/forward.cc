@@ -77,32 +77,32 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logi
   floats = carver.taken();
 }
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
-                                                         const ModelWeights& weights, int context,
-                                                         const KernelTable& kernels,
-                                                         ThreadPool& pool, KvCaches& caches,
-                                                         int max_step_tokens, int max_seqs) {
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
+    const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
+    ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs, int max_logit_rows) {
   ORCD_ASSIGN_OR_RETURN(
       MappedMemory memory,
-      MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_seqs), "activations"));
+      MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_logit_rows), "activations"));
   return std::unique_ptr<Forward>(new Forward(spec, weights, context, kernels, pool, caches,
-                                              max_step_tokens, max_seqs, std::move(memory)));
+                                              max_step_tokens, max_seqs, max_logit_rows,
+                                              std::move(memory)));
 }
 
-uint64_t Forward::ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_seqs) {
-  return ForwardBuffers(spec, max_step_tokens, max_seqs, nullptr).floats * sizeof(float);
+uint64_t Forward::ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_logit_rows) {
+  return ForwardBuffers(spec, max_step_tokens, max_logit_rows, nullptr).floats * sizeof(float);
 }
 
 Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
                  const KernelTable& kernels, ThreadPool& pool, KvCaches& caches,
-                 int max_step_tokens, int max_seqs, MappedMemory memory)
+                 int max_step_tokens, int max_seqs, int max_logit_rows, MappedMemory memory)
     : spec_(spec),
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
       caches_(caches),
       memory_(std::move(memory)),
-      buffers_(spec, max_step_tokens, max_seqs, reinterpret_cast<float*>(memory_.bytes().data())),
+      buffers_(spec, max_step_tokens, max_logit_rows,
+               reinterpret_cast<float*>(memory_.bytes().data())),
       matmul_(kernels, pool),
       attention_(kernels, pool, spec, caches, max_step_tokens, max_seqs) {
   const std::vector<RopeSpec> ropes = DistinctRopes(spec);
@@ -124,8 +124,7 @@ std::span<float> Forward::activations() {
   return {reinterpret_cast<float*>(memory_.bytes().data()), static_cast<size_t>(buffers_.floats)};
 }
 
-std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
-                                    ActivationTap* tap) {
+void Forward::Run(std::span<const ForwardSequence> sequences, ActivationTap* tap) {
   Plan(sequences);
   Embed(sequences);
   Tap(tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
@@ -133,9 +132,7 @@ std::span<const float> Forward::Run(std::span<const ForwardSequence> sequences,
     RunAttention(layer, tap);
     RunFfn(layer, tap);
   }
-  RunHead(sequences);
   if (tap != nullptr) TapHead(*tap);
-  return {buffers_.logits, static_cast<size_t>(logit_rows_ * spec_.vocab)};
 }
 
 void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
@@ -186,10 +183,11 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
   });
 }
 
-bool Forward::KvFinite(size_t sequence) const {
+int64_t Forward::FiniteKvRows(size_t sequence) const {
   const auto first = kv_rows_.begin() + attention_rows_[sequence].first_row;
-  return std::all_of(first, first + attention_rows_[sequence].rows,
-                     [](const KvRow& row) { return row.finite; });
+  return std::find_if_not(first, first + attention_rows_[sequence].rows,
+                          [](const KvRow& row) { return row.finite; }) -
+         first;
 }
 
 void Forward::ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body) {
@@ -352,20 +350,12 @@ void Forward::Logits(const float* normed, int64_t rows, float* logits) {
   });
 }
 
-void Forward::RunHead(std::span<const ForwardSequence> sequences) {
-  logit_rows_ = 0;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (!sequences[i].logits) continue;
-    const int64_t row = attention_rows_[i].first_row + attention_rows_[i].rows - 1;
-    NormRow(weights_.output_norm, Row(buffers_.residual, row, spec_.hidden),
-            Row(buffers_.head_in, logit_rows_, spec_.hidden));
-    ++logit_rows_;
-  }
-  Logits(buffers_.head_in, logit_rows_, buffers_.logits);
-}
-
-std::span<const float> Forward::LogitsOfRows(int64_t first_row, int64_t count) {
-  Norm(weights_.output_norm, buffers_.residual + first_row * spec_.hidden, count, buffers_.head_in);
+std::span<const float> Forward::LogitsOfRows(std::span<const int64_t> rows) {
+  const int64_t count = std::ssize(rows);
+  ForRows(count, [&](int64_t i) {
+    NormRow(weights_.output_norm, Row(buffers_.residual, rows[i], spec_.hidden),
+            Row(buffers_.head_in, i, spec_.hidden));
+  });
   Logits(buffers_.head_in, count, buffers_.logits);
   return {buffers_.logits, static_cast<size_t>(count * spec_.vocab)};
 }

@@ -27,8 +27,6 @@ struct ForwardSequence {
   std::span<const int32_t> tokens;
   int64_t first_position = 0;
   KvBlocks blocks;
-  // True to compute the logits of the last token.
-  bool logits = false;
 };
 
 // Addresses of a step's intermediate results; all row-major with a row for each token of the step.
@@ -57,19 +55,17 @@ struct ForwardBuffers {
 class Forward {
  public:
   // References must outlive this. `context` is the most positions of a sequence.
-  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelSpec& spec,
-                                                         const ModelWeights& weights, int context,
-                                                         const KernelTable& kernels,
-                                                         ThreadPool& pool, KvCaches& caches,
-                                                         int max_step_tokens, int max_seqs);
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(
+      const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
+      ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs, int max_logit_rows);
 
   // Bytes of activations that Create allocates.
-  static uint64_t ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_seqs);
+  static uint64_t ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_logit_rows);
 
-  // Computes one step, at most max_step_tokens tokens of at most max_seqs sequences. Returns the
-  // logits, [sequences with `logits` set, vocab], valid until the next Run. With a tap (null in
-  // service) the head is also computed for every row, in memory that the call allocates.
-  std::span<const float> Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
+  // Computes the layers of one step, at most max_step_tokens tokens of at most max_seqs sequences;
+  // a token is a row. With a tap (null in service) the head is computed for every row too, in
+  // memory that the call allocates.
+  void Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
   // Computes one layer alone, for one sequence, and shows it. `input`, [tokens, hidden], is the
   // output of the layer before; if empty, the embeddings are the input and are shown as well.
@@ -77,13 +73,13 @@ class Forward {
                 ActivationTap& tap);
   // Computes the head alone and shows it, for one row, [hidden], of the last layer's output.
   void RunHeadOn(std::span<const float> input, ActivationTap& tap);
-  // Logits of `count` rows of the last step, at most max_seqs, from `first_row` on; [count, vocab].
-  // They overwrite the logits that Run returned.
-  std::span<const float> LogitsOfRows(int64_t first_row, int64_t count);
+  // Logits of rows of the last step, at most max_logit_rows; [rows, vocab]. They overwrite those of
+  // the call before.
+  std::span<const float> LogitsOfRows(std::span<const int64_t> rows);
 
-  // True if the keys and values of the last step's sequence `sequence` are finite in the cache's
-  // type.
-  bool KvFinite(size_t sequence) const;
+  // Number of rows of the last step's sequence `sequence`, counted from its first, before the first
+  // one whose keys or values are not finite in the cache's type.
+  int64_t FiniteKvRows(size_t sequence) const;
 
   uint64_t workspace_bytes() const;
 
@@ -104,7 +100,7 @@ class Forward {
 
   Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
           const KernelTable& kernels, ThreadPool& pool, KvCaches& caches, int max_step_tokens,
-          int max_seqs, MappedMemory memory);
+          int max_seqs, int max_logit_rows, MappedMemory memory);
 
   // Calls body(row) for every row of the step, on all threads if there are many rows.
   void ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body);
@@ -114,7 +110,6 @@ class Forward {
   // Adds attention, then the FFN, of a layer to the residual.
   void RunAttention(int layer, ActivationTap* tap);
   void RunFfn(int layer, ActivationTap* tap);
-  void RunHead(std::span<const ForwardSequence> sequences);
   void TapHead(ActivationTap& tap);
   void NormRow(Vector weight, std::span<const float> x, std::span<float> y) const;
   void Norm(Vector weight, const float* x, int64_t rows, float* y);
@@ -142,7 +137,6 @@ class Forward {
 
   // State of the step that runs.
   int64_t rows_ = 0;
-  int64_t logit_rows_ = 0;
   std::vector<KvRow> kv_rows_;
   std::vector<AttentionRows> attention_rows_;
 };

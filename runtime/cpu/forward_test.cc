@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMaxTokens = 64;
 constexpr int kMaxSeqs = 4;
+constexpr int kMaxLogitRows = 6;
 constexpr int kContext = 1024;
 
 // A model ready to run, on the kernels given.
@@ -29,10 +30,21 @@ struct Machine {
       : pool(2),
         caches(*KvCaches::Create(spec, 16, type, 16, 16)),
         forward(*Forward::Create(spec, weights, kContext, kernels, pool, caches, kMaxTokens,
-                                 kMaxSeqs)) {}
+                                 kMaxSeqs, kMaxLogitRows)) {}
 
+  // Returns the logits of each sequence's last row.
   std::vector<float> Run(std::span<const ForwardSequence> sequences) {
-    const auto logits = forward->Run(sequences, nullptr);
+    forward->Run(sequences, nullptr);
+    std::vector<int64_t> rows;
+    int64_t end = 0;
+    for (const ForwardSequence& sequence : sequences) {
+      end += static_cast<int64_t>(sequence.tokens.size());
+      rows.push_back(end - 1);
+    }
+    return LogitsOf(rows);
+  }
+  std::vector<float> LogitsOf(std::span<const int64_t> rows) const {
+    const auto logits = forward->LogitsOfRows(rows);
     return {logits.begin(), logits.end()};
   }
 
@@ -43,8 +55,8 @@ struct Machine {
 
 // A sequence whose blocks have the same ids in both caches.
 ForwardSequence SequenceOf(std::span<const int32_t> tokens, int64_t first_position,
-                           std::span<const int32_t> blocks, bool logits) {
-  return {tokens, first_position, {blocks, blocks}, logits};
+                           std::span<const int32_t> blocks) {
+  return {tokens, first_position, {blocks, blocks}};
 }
 
 double NmseOf(std::span<const float> actual, std::span<const double> expected) {
@@ -70,8 +82,7 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
   const auto b = TestTokens(1, 2);
   const auto a_blocks = BlockRange(0, 3);
   const auto b_blocks = BlockRange(9, 1);
-  const ForwardSequence sequences[] = {SequenceOf(a, 0, a_blocks, true),
-                                       SequenceOf(b, 0, b_blocks, true)};
+  const ForwardSequence sequences[] = {SequenceOf(a, 0, a_blocks), SequenceOf(b, 0, b_blocks)};
   for (KvType type : {KvType::kF16, KvType::kF32}) {
     Machine clean(*model, *GetParam(), type);
     Machine poisoned(*model, *GetParam(), type);
@@ -83,32 +94,36 @@ TEST_P(ForwardTest, ReadsNothingThatItDidNotWrite) {
     EXPECT_TRUE(SameBits(poisoned.Run(sequences), expected));
     // A second token, over a cache that now holds the first ones.
     const auto next = TestTokens(1, 5);
-    const ForwardSequence more[] = {SequenceOf(next, 37, a_blocks, true)};
+    const ForwardSequence more[] = {SequenceOf(next, 37, a_blocks)};
     std::ranges::fill(poisoned.forward->activations(), std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(SameBits(poisoned.Run(more), clean.Run(more)));
   }
 }
 
-TEST_P(ForwardTest, LogitsOnlyOfThoseThatWantThem) {
+// Rows may be asked for in any order, and again.
+TEST_P(ForwardTest, LogitsOfTheRowsThatAreAskedFor) {
   const auto model = NanoModel("Q8_0");
   const size_t vocab = static_cast<size_t>(model->spec().vocab);
   const auto a = TestTokens(5, 1);
   const auto b = TestTokens(6, 2);
-  const auto c = TestTokens(7, 3);
-  const auto blocks = BlockRange(0, 3);
+  const auto blocks = BlockRange(0, 2);
   const auto all = std::span(blocks);
   Machine machine(*model, *GetParam(), KvType::kF16);
-  const ForwardSequence every[] = {SequenceOf(a, 0, all.subspan(0, 1), true),
-                                   SequenceOf(b, 0, all.subspan(1, 1), true),
-                                   SequenceOf(c, 0, all.subspan(2, 1), true)};
-  const auto three = machine.Run(every);
-  ASSERT_EQ(three.size(), 3 * vocab);
-  const ForwardSequence some[] = {SequenceOf(a, 0, all.subspan(0, 1), false),
-                                  SequenceOf(b, 0, all.subspan(1, 1), true),
-                                  SequenceOf(c, 0, all.subspan(2, 1), false)};
-  EXPECT_TRUE(SameBits(machine.Run(some), std::span(three).subspan(vocab, vocab)));
-  const ForwardSequence none[] = {SequenceOf(a, 0, all.subspan(0, 1), false)};
-  EXPECT_TRUE(machine.Run(none).empty());
+  const ForwardSequence sequences[] = {SequenceOf(a, 0, all.subspan(0, 1)),
+                                       SequenceOf(b, 0, all.subspan(1, 1))};
+  LogitsTap tap;
+  machine.forward->Run(sequences, &tap);
+  ASSERT_EQ(tap.logits().size(), 11 * vocab);
+  const std::vector<std::vector<int64_t>> asked = {{4, 10}, {0}, {10, 4, 5, 6, 7, 9}, {3, 3}};
+  for (const std::vector<int64_t>& rows : asked) {
+    const std::vector<float> logits = machine.LogitsOf(rows);
+    ASSERT_EQ(logits.size(), rows.size() * vocab);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_TRUE(SameBits(std::span(logits).subspan(i * vocab, vocab),
+                           std::span(tap.logits()).subspan(rows[i] * vocab, vocab)))
+          << "row " << rows[i];
+    }
+  }
 }
 
 // A small model whose dimensions are no multiples of a vector's.
@@ -208,13 +223,12 @@ TEST_P(ForwardTest, EveryFormIsWhatTheSpecSays) {
         PlainForward(spec, random.weights(), kContext).Logits(tokens);
     Machine machine(spec, random.weights(), *GetParam(), KvType::kF32);
     LogitsTap tap;
-    const ForwardSequence sequence = SequenceOf(tokens, 0, blocks, true);
-    const auto last = machine.forward->Run({&sequence, 1}, &tap);
+    const ForwardSequence sequence = SequenceOf(tokens, 0, blocks);
+    machine.forward->Run({&sequence, 1}, &tap);
     ASSERT_EQ(tap.logits().size(), expected.size());
     EXPECT_LT(NmseOf(tap.logits(), expected), 1e-11) << name;
-    EXPECT_TRUE(SameBits(last, std::span(tap.logits()).last(spec.vocab))) << name;
-    EXPECT_TRUE(SameBits(machine.forward->LogitsOfRows(46, kMaxSeqs),
-                         std::span(tap.logits()).last(kMaxSeqs * spec.vocab)))
+    EXPECT_TRUE(SameBits(machine.LogitsOf(std::vector<int64_t>{46, 47, 48, 49}),
+                         std::span(tap.logits()).last(4 * static_cast<size_t>(spec.vocab))))
         << name;
   }
 }
@@ -224,7 +238,7 @@ TEST_P(ForwardTest, InstructionSetsAgree) {
   const auto model = NanoModel("Q4_K_M");
   const auto tokens = TestTokens(50);
   const auto blocks = BlockRange(0, 4);
-  const ForwardSequence sequence = SequenceOf(tokens, 0, blocks, true);
+  const ForwardSequence sequence = SequenceOf(tokens, 0, blocks);
   Machine best(*model, BestKernels(), KvType::kF32);
   Machine tested(*model, *GetParam(), KvType::kF32);
   const auto expected = best.Run({&sequence, 1});
