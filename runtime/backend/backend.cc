@@ -29,6 +29,10 @@ absl::Status CheckBackendOptions(const BackendOptions& options) {
     return InvalidField("kv_cache_bytes", absl::StrCat("is ", options.kv_cache_bytes,
                                                        ", must be 0 (chosen for you) or more"));
   }
+  if (options.reserved_bytes < 0) {
+    return InvalidField("reserved_bytes",
+                        absl::StrCat("is ", options.reserved_bytes, ", must be 0 or more"));
+  }
   if (!(options.kv_cache_fraction >= 0 && options.kv_cache_fraction <= 1)) {
     return InvalidField("kv_cache_fraction", absl::StrCat("is ", options.kv_cache_fraction,
                                                           ", must be 0 (chosen for you) to 1"));

@@ -69,11 +69,12 @@ struct StepSequence {
   // The part draws after its last token, with `mask`, and then after each draft for as long as the
   // drafts are what was drawn: the draw that follows drafts[i] is allowed by draft_masks[i] and is
   // part of the result only if the draws before it are drafts[0] to drafts[i]. So every draw is the
-  // one that a step without drafts makes, with its position, counts and mask. `blocks` has room for
-  // the drafts; what they write beyond the last that was right is written again before it is read.
-  // The slot is not used again, and kPreviousSample not given for it, before the step was waited
-  // for. Requires `sample` and no mask_follows. At most BackendInfo::max_drafts; `draft_masks` has
-  // as many entries as `drafts`.
+  // one that a step without drafts makes, with its position, counts and mask. A draft whose keys or
+  // values are not finite counts as wrong, so that the sequence fails where it fails without
+  // drafts. `blocks` and `window_blocks` have room for the drafts; what they write beyond the last
+  // that was right is written again before it is read. The slot is not used again before the step
+  // was waited for. Requires `sample` and no mask_follows. At most BackendInfo::max_drafts;
+  // `draft_masks` has as many entries as `drafts`.
   std::span<const int32_t> drafts;
   std::span<const TokenMask> draft_masks;
   // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
@@ -171,8 +172,8 @@ struct StepBatch {
 // The results of one sequence's part of a step.
 struct PartResult {
   // True if every key and value of the slot is finite, since the sequence began there and including
-  // this step. Once false it stays false until another sequence begins in the slot, since later
-  // keys and values follow from that one.
+  // this step's tokens and right drafts. Once false it stays false until another sequence begins in
+  // the slot, since later keys and values follow from that one.
   bool finite = true;
   // The drawn tokens, in order of position: if `sample` was set, one and one more for each draft
   // that was right; else none.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/backend/drafts.h"
 #include "runtime/base/error.h"
 
 namespace orcd {
@@ -24,7 +25,8 @@ BatchChecker::BatchChecker(const BackendInfo& info, const ModelSpec& spec)
                                            : spec.context_length),
       window_(spec.window()),
       used_(info.max_seqs),
-      drew_(info.max_seqs) {}
+      drew_(info.max_seqs),
+      drafted_in_(info.max_seqs) {}
 
 absl::Status BatchChecker::Check(const StepBatch& batch) {
   if (masks_awaited_ > 0) {
@@ -36,7 +38,7 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
         absl::StrCat("a step of ", batch.seqs.size(), " sequences, must be 1 to ", used_.size()));
   }
   used_.assign(used_.size(), false);
-  size_t tokens = 0;
+  int64_t rows = 0;
   size_t blocks = 0;
   for (const StepSequence& seq : batch.seqs) {
     ORCD_RETURN_IF_ERROR(CheckSequence(seq));
@@ -44,20 +46,22 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
       return absl::InvalidArgumentError(absl::StrCat("slot ", seq.slot, " stands twice in a step"));
     }
     used_[seq.slot] = true;
-    tokens += seq.tokens.size();
+    rows += RowsOf(seq);
     blocks += seq.blocks.size();
   }
   if (blocks > static_cast<size_t>(info_.kv_blocks)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", blocks, " blocks, must be at most ", info_.kv_blocks));
   }
-  if (tokens > static_cast<size_t>(info_.max_step_tokens)) {
+  if (rows > info_.max_step_tokens) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", tokens, " tokens, at most ", info_.max_step_tokens, " fit"));
+        absl::StrCat("a step of ", rows, " tokens, at most ", info_.max_step_tokens, " fit"));
   }
+  ++launched_;
   for (const StepSequence& seq : batch.seqs) {
     if (seq.start_params != nullptr) drew_[seq.slot] = false;
     if (seq.sample) drew_[seq.slot] = true;
+    if (!seq.drafts.empty()) drafted_in_[seq.slot] = launched_;
     if (seq.mask_follows) ++masks_awaited_;
   }
   return absl::OkStatus();
@@ -107,7 +111,8 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
   for (const int32_t token : seq.targets) {
     if (token < 0 || token >= vocab_) return wrong("target ", token);
   }
-  const int64_t end = int64_t{seq.start_position} + static_cast<int64_t>(seq.tokens.size());
+  ORCD_RETURN_IF_ERROR(CheckDrafts(seq));
+  const int64_t end = seq.start_position + RowsOf(seq);
   if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
     return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
   }
@@ -134,6 +139,35 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     if (!seq.mask.empty()) return wrong("a mask was given and another follows");
   }
   if (const std::string what = WrongWithMask(seq.mask); !what.empty()) return wrong(what);
+  return absl::OkStatus();
+}
+
+absl::Status BatchChecker::CheckDrafts(const StepSequence& seq) const {
+  const auto wrong = [&](const auto&... what) { return Wrong(seq, what...); };
+  if (drafted_in_[seq.slot] > waited_) {
+    return wrong("a step with drafts of it was not waited for");
+  }
+  const size_t count = seq.drafts.size();
+  if (seq.draft_masks.size() != count) {
+    return wrong(seq.draft_masks.size(), " masks for ", count, " drafts");
+  }
+  if (count == 0) return absl::OkStatus();
+  if (info_.max_drafts == 0) return wrong("drafts, which this backend does not support");
+  if (count > static_cast<size_t>(info_.max_drafts)) {
+    return wrong(count, " drafts, must be at most ", info_.max_drafts);
+  }
+  if (!seq.sample) return wrong("drafts and nothing is drawn");
+  if (seq.mask_follows) return wrong("drafts and a mask that follows");
+  for (const int32_t token : seq.drafts) {
+    if (token < 0 || token >= vocab_) {
+      return wrong("draft ", token, ", the vocabulary has ", vocab_);
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (const std::string what = WrongWithMask(seq.draft_masks[i]); !what.empty()) {
+      return wrong("draft ", i, ": ", what);
+    }
+  }
   return absl::OkStatus();
 }
 

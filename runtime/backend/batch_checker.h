@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_BACKEND_BATCH_CHECKER_H_
 #define ORCD_RUNTIME_BACKEND_BATCH_CHECKER_H_
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,11 +13,11 @@
 
 namespace orcd {
 
-// Keeps track of the slots that have drawn a token, and of masks that must follow a step. For the
-// thread that launches steps.
+// Keeps track of the slots that have drawn a token, of masks that must follow a step, and of slots
+// that wait for the result of their drafts. For the thread that launches steps.
 class BatchChecker {
  public:
-  // Uses the numbers of slots, tokens and blocks of `info`, and the window of `spec`.
+  // Uses the numbers of slots, tokens, drafts and blocks of `info`, and the window of `spec`.
   BatchChecker(const BackendInfo& info, const ModelSpec& spec);
 
   // kInvalidArgument saying what is wrong with the batch, no part of which may then be run;
@@ -29,14 +30,18 @@ class BatchChecker {
   // given.
   absl::Status CheckMasks(std::span<const TokenMask> masks);
 
+  // The oldest step that was not waited for has been. For backends that take drafts.
+  void OnWait() { ++waited_; }
+
   // Number of masks that must follow the last step.
   int masks_awaited() const { return masks_awaited_; }
 
  private:
   absl::Status CheckSequence(const StepSequence& seq) const;
+  absl::Status CheckDrafts(const StepSequence& seq) const;
   // Empty if the mask is right.
   std::string WrongWithMask(const TokenMask& mask) const;
-  // `end` is the position after those of the step.
+  // `end` is the position after those of the step, drafts included.
   absl::Status CheckWindowBlocks(const StepSequence& seq, int64_t end) const;
 
   const BackendInfo info_;
@@ -46,7 +51,12 @@ class BatchChecker {
   // By slot: true if the batch has an entry for it, and true if kPreviousSample stands for a token.
   std::vector<bool> used_;
   std::vector<bool> drew_;
+  // By slot: number of the last step in which it had drafts; 0: none.
+  std::vector<int64_t> drafted_in_;
   int masks_awaited_ = 0;
+  // Numbers of steps that were launched, and waited for.
+  int64_t launched_ = 0;
+  int64_t waited_ = 0;
 };
 
 }  // namespace orcd
