@@ -16,8 +16,14 @@ class YarnShare {
       return rope.dims * std::log(rope.original_context / (2 * std::numbers::pi * rotations)) /
              (2 * std::log(double{rope.base}));
     };
-    low_ = std::max(0.0, std::floor(pair_of(rope.beta_fast)));
-    const double high = std::min(rope.dims - 1.0, std::ceil(pair_of(rope.beta_slow)));
+    double low = pair_of(rope.beta_fast);
+    double high = pair_of(rope.beta_slow);
+    if (rope.whole_pairs) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low_ = std::max(0.0, low);
+    high = std::min(rope.dims - 1.0, high);
     width_ = std::max(0.001, high - low_);
   }
 

@@ -13,10 +13,11 @@ namespace orcd {
 // scaling applied. `context` is the most positions of a sequence; it decides which factors of
 // RopeScaling::kLong apply. Empty if the layer has no RoPE.
 //
-// kYarn (Peng et al., 2023, as llama.cpp rounds it): with d(r) = dims * ln(original_context /
-// (2 pi r)) / (2 ln base), low = max(0, floor(d(beta_fast))), high = min(dims - 1,
-// ceil(d(beta_slow))), the share of pair i that stays is 1 - clamp((i - low) / max(0.001, high -
-// low), 0, 1); the rest of its angle is divided by `factor`.
+// kYarn (Peng et al., 2023): with d(r) = dims * ln(original_context / (2 pi r)) / (2 ln base), low
+// = max(0, floor(d(beta_fast))), high = min(dims - 1, ceil(d(beta_slow))), the share of pair i that
+// stays is 1 - clamp((i - low) / max(0.001, high - low), 0, 1); the rest of its angle is divided by
+// `factor`. Without RopeSpec::whole_pairs nothing is rounded: low = max(0, d(beta_fast)), high =
+// min(dims - 1, d(beta_slow)).
 std::vector<double> RopeFrequencies(const RopeSpec& rope, const ModelWeights& weights, int context);
 
 // The factor of cosines and sines that YaRN asks for, 1 + 0.1 * multiplier * ln(factor); 1 for a

@@ -79,6 +79,30 @@ TEST(RopeFrequenciesTest, YarnOfARealModel) {
   }
 }
 
+// gpt-oss's own scaling: the blend begins at pair 8.09 and ends at pair 17.4.
+TEST(RopeFrequenciesTest, YarnMayBlendFromAFractionOfAPair) {
+  const std::vector<double> found = RopeFrequencies({.dims = 64,
+                                                     .base = 150000,
+                                                     .scaling = RopeScaling::kYarn,
+                                                     .factor = 32,
+                                                     .original_context = 4096,
+                                                     .whole_pairs = false},
+                                                    {}, 131072);
+  ASSERT_EQ(found.size(), 32u);
+  const struct {
+    int pair;
+    double frequency;
+  } wanted[] = {{0, 1},
+                {8, 0.050813274815461475},
+                {9, 0.03170569618466377},
+                {13, 0.0038603593171920685},
+                {17, 0.0001293187012450632},
+                {18, 3.8308812373753384e-05}};
+  for (const auto& [pair, frequency] : wanted) {
+    EXPECT_NEAR(found[pair], frequency, frequency * kRelative) << pair;
+  }
+}
+
 // The original context is so short that the blend has no width.
 TEST(RopeFrequenciesTest, YarnWithoutABlend) {
   ExpectFrequencies({.dims = 8,

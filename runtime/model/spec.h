@@ -62,6 +62,9 @@ struct RopeSpec {
   // divided in full.
   float beta_fast = 32;
   float beta_slow = 1;
+  // kYarn: the first and the last pair between those that stay and those that are divided in full
+  // are rounded to whole pairs. False of gpt-oss alone.
+  bool whole_pairs = true;
   // Cosines and sines are multiplied by it.
   float magnitude = 1;
 
@@ -199,6 +202,8 @@ struct ModelSpec {
   // At least one, and at least one without a window. They may differ in `window`, `rope`,
   // `ffn` and `experts` alone.
   std::vector<LayerSpec> layers;
+  // Layers that the file holds after these and that are not computed: they predict further tokens.
+  int skipped_layers = 0;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   // Largest window of a layer; 0 if none has one.
