@@ -1,6 +1,10 @@
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/drafts.h"
 #include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/forward.h"
@@ -31,6 +36,8 @@ using cpu::ThreadPool;
 // A step of this size takes half a second for a model of half a billion parameters on two cores,
 // and has enough tokens to share each reading of the weights.
 constexpr int kDefaultStepTokens = 128;
+// A CPU's step takes longer with every token, so that more drafts would not pay.
+constexpr int kMaxDrafts = 16;
 
 // State of a sequence that outlives a step.
 struct Slot {
@@ -42,6 +49,24 @@ struct Slot {
   // PartResult::finite.
   bool finite = true;
 };
+
+// A part of the step that draws.
+struct DrawingPart {
+  // Its index in the batch.
+  size_t index;
+  // Row of the step with the last of its tokens, and number of rows from there on after which it
+  // may draw: that one, and those of the drafts that may be believed.
+  int64_t first_row;
+  int64_t rows;
+  // Index of its first row among those whose logits are computed together.
+  size_t first_logits;
+};
+
+// Rows whose logits are computed together: enough for every sequence without drafts, and for a
+// sequence with all drafts.
+int MaxLogitRows(const BackendOptions& options) {
+  return std::min(options.max_step_tokens, options.max_seqs + kMaxDrafts);
+}
 
 absl::Status CheckOptions(const BackendOptions& options) {
   ORCD_RETURN_IF_ERROR(CheckBackendOptions(options));
@@ -59,7 +84,8 @@ absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const BackendOption
   const KvBlockBytes block_bytes =
       KvCaches::BlockBytes(spec, options.block_tokens, options.kv_type);
   if (options.kv_cache_bytes == 0) {
-    KvPlan plan = PlanKv(spec, options, block_bytes, DefaultKvCacheBytes(available, others));
+    const int64_t unreserved = std::max<int64_t>(available - options.reserved_bytes, 0);
+    KvPlan plan = PlanKv(spec, options, block_bytes, DefaultKvCacheBytes(unreserved, others));
     plan.blocks = std::min(plan.blocks, BlocksOfAllSequences(spec, options));
     // If not even one block fits, CheckMemory reports that with all the numbers.
     plan.blocks = std::max<int64_t>(plan.blocks, 1);
@@ -82,6 +108,20 @@ absl::Status CheckMemory(uint64_t weights, uint64_t kv, uint64_t activations, in
       {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
 }
 
+// Draws the token at `position` of the slot's sequence, and counts it.
+SampledToken SampleOne(Slot& slot, std::span<const float> logits, const TokenMask& mask,
+                       uint64_t position, Sampler& sampler) {
+  SampledToken sample;
+  if (cpu::AllFinite(logits)) {
+    sample = sampler.Sample(logits, slot.params, slot.counts, mask, position);
+  } else {
+    sample.finite = false;
+  }
+  slot.last_sample = sample.token;
+  if (slot.params.has_penalties()) ++slot.counts[sample.token];
+  return sample;
+}
+
 class CpuBackend : public Backend {
  public:
   // `kv` and `forward` refer to `pool` and to each other and stay where they are.
@@ -97,16 +137,18 @@ class CpuBackend : public Backend {
  private:
   void StartSlots(const StepBatch& batch);
   void ResolveTokens(const StepBatch& batch);
-  // Adds the drawn tokens to the parts of `result`.
-  void Sample(const StepBatch& batch, std::span<const float> logits, StepResult& result);
+  // Draws and scores after the step's layers.
+  StepResult Results(const StepBatch& batch);
+  // Adds the tokens that the parts in drawing_ draw to those of `result`.
+  void Sample(const StepBatch& batch, StepResult& result);
   // Scores the targets of the sequence whose first token is row `first_row` of the step.
   std::vector<SampledToken> ScoreTargets(const StepSequence& seq, int64_t first_row);
-  SampledToken SampleOne(const StepSequence& seq, std::span<const float> logits, Sampler& sampler);
 
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<KvCaches> kv_;
   const std::unique_ptr<Forward> forward_;
+  const int max_logit_rows_;
   BackendInfo info_;
   std::optional<BatchChecker> checker_;
 
@@ -116,8 +158,9 @@ class CpuBackend : public Backend {
   // State of the step that runs.
   std::vector<int32_t> tokens_;
   std::vector<ForwardSequence> sequences_;
-  // Indices of the sequences that draw.
-  std::vector<size_t> sampled_;
+  std::vector<DrawingPart> drawing_;
+  // Rows of the step whose logits are computed together.
+  std::vector<int64_t> logit_rows_;
 
   // The result of Launch until Wait returns it.
   std::optional<absl::StatusOr<StepResult>> result_;
@@ -130,6 +173,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
       pool_(std::move(pool)),
       kv_(std::move(kv)),
       forward_(std::move(forward)),
+      max_logit_rows_(MaxLogitRows(options)),
       slots_(options.max_seqs),
       samplers_(pool_->threads()) {
   info_.name = "cpu";
@@ -143,13 +187,15 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_context = ContextOf(model_->spec(), options);
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
+  info_.max_drafts = kMaxDrafts;
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
   checker_.emplace(info_, model_->spec());
   tokens_.reserve(options.max_step_tokens);
   sequences_.reserve(options.max_seqs);
-  sampled_.reserve(options.max_seqs);
+  drawing_.reserve(options.max_seqs);
+  logit_rows_.reserve(max_logit_rows_);
 }
 
 absl::Status CpuBackend::Launch(const StepBatch& batch) {
@@ -159,26 +205,13 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   StartSlots(batch);
   ResolveTokens(batch);
-  const std::span<const float> logits = forward_->Run(sequences_, batch.tap);
+  forward_->Run(sequences_, batch.tap);
+  StepResult result = Results(batch);
   // Results computed from a file that changed meanwhile must not pass for the model's. If the file
   // was only touched, the step waits until its bytes have been checked against the digest.
   if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
     result_ = intact;
   } else {
-    StepResult result;
-    result.parts.resize(batch.seqs.size());
-    Sample(batch, logits, result);
-    int64_t first_row = 0;
-    for (size_t i = 0; i < batch.seqs.size(); ++i) {
-      const StepSequence& seq = batch.seqs[i];
-      PartResult& part = result.parts[i];
-      bool& finite = slots_[seq.slot].finite;
-      finite = finite && forward_->KvFinite(i);
-      part.finite = finite;
-      // Targets come after all samples, since they use the memory of `logits`.
-      if (!seq.targets.empty()) part.target_logprobs = ScoreTargets(seq, first_row);
-      first_row += static_cast<int64_t>(seq.tokens.size());
-    }
     result_ = std::move(result);
   }
   return absl::OkStatus();
@@ -192,6 +225,7 @@ absl::StatusOr<StepResult> CpuBackend::Wait() {
   if (!result_.has_value()) {
     return absl::FailedPreconditionError("there is no step to wait for");
   }
+  checker_->OnWait();
   return *std::exchange(result_, std::nullopt);
 }
 
@@ -216,34 +250,78 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
     for (int32_t token : seq.tokens) {
       tokens_.push_back(token == kPreviousSample ? *slots_[seq.slot].last_sample : token);
     }
-    sequences_.push_back({.tokens = {tokens_.data() + first, seq.tokens.size()},
+    tokens_.insert(tokens_.end(), seq.drafts.begin(), seq.drafts.end());
+    sequences_.push_back({.tokens = std::span(tokens_).subspan(first),
                           .first_position = seq.start_position,
-                          .blocks = {seq.blocks, seq.window_blocks},
-                          .logits = seq.sample});
+                          .blocks = {seq.blocks, seq.window_blocks}});
   }
 }
 
-void CpuBackend::Sample(const StepBatch& batch, std::span<const float> logits, StepResult& result) {
-  sampled_.clear();
+StepResult CpuBackend::Results(const StepBatch& batch) {
+  StepResult result;
+  result.parts.resize(batch.seqs.size());
+  drawing_.clear();
+  int64_t first_row = 0;
   for (size_t i = 0; i < batch.seqs.size(); ++i) {
-    if (batch.seqs[i].sample) sampled_.push_back(i);
+    const StepSequence& seq = batch.seqs[i];
+    const int64_t tokens = std::ssize(seq.tokens);
+    const int64_t finite_rows = forward_->FiniteKvRows(i);
+    bool& finite = slots_[seq.slot].finite;
+    finite = finite && finite_rows >= tokens;
+    result.parts[i].finite = finite;
+    if (seq.sample) {
+      drawing_.push_back({.index = i,
+                          .first_row = first_row + tokens - 1,
+                          .rows = 1 + std::max<int64_t>(finite_rows - tokens, 0),
+                          .first_logits = 0});
+    }
+    first_row += RowsOf(seq);
   }
+  Sample(batch, result);
+  first_row = 0;
+  for (size_t i = 0; i < batch.seqs.size(); ++i) {
+    const StepSequence& seq = batch.seqs[i];
+    if (!seq.targets.empty()) result.parts[i].target_logprobs = ScoreTargets(seq, first_row);
+    first_row += RowsOf(seq);
+  }
+  return result;
+}
+
+void CpuBackend::Sample(const StepBatch& batch, StepResult& result) {
   const size_t vocab = static_cast<size_t>(model_->spec().vocab);
-  pool_->ParallelFor(static_cast<int64_t>(sampled_.size()), [&](int64_t row, int thread) {
-    const size_t i = sampled_[row];
-    result.parts[i].samples.push_back(
-        SampleOne(batch.seqs[i], logits.subspan(row * vocab, vocab), samplers_[thread]));
-  });
+  for (auto first = drawing_.begin(); first != drawing_.end();) {
+    // As many parts as the logits have room for; a part alone always fits.
+    logit_rows_.clear();
+    auto end = first;
+    for (; end != drawing_.end() && std::ssize(logit_rows_) + end->rows <= max_logit_rows_; ++end) {
+      end->first_logits = logit_rows_.size();
+      for (int64_t i = 0; i < end->rows; ++i) logit_rows_.push_back(end->first_row + i);
+    }
+    const std::span<const float> logits = forward_->LogitsOfRows(logit_rows_);
+    pool_->ParallelFor(end - first, [&](int64_t i, int thread) {
+      const DrawingPart& part = first[i];
+      const StepSequence& seq = batch.seqs[part.index];
+      const auto draw = [&](size_t index, const TokenMask& mask) {
+        const uint64_t position = seq.start_position + seq.tokens.size() + index;
+        return SampleOne(slots_[seq.slot],
+                         logits.subspan((part.first_logits + index) * vocab, vocab), mask, position,
+                         samplers_[thread]);
+      };
+      DrawWhileRight(seq, part.rows - 1, draw, result.parts[part.index].samples);
+    });
+    first = end;
+  }
 }
 
 std::vector<SampledToken> CpuBackend::ScoreTargets(const StepSequence& seq, int64_t first_row) {
-  const int64_t targets = static_cast<int64_t>(seq.targets.size());
+  const int64_t targets = std::ssize(seq.targets);
   const size_t vocab = static_cast<size_t>(model_->spec().vocab);
   std::vector<SampledToken> scored(targets);
-  for (int64_t first = 0; first < targets; first += info_.max_seqs) {
-    const int64_t count = std::min<int64_t>(info_.max_seqs, targets - first);
-    const std::span<const float> logits = forward_->LogitsOfRows(first_row + first, count);
-    pool_->ParallelFor(count, [&](int64_t i, int thread) {
+  for (int64_t first = 0; first < targets; first += max_logit_rows_) {
+    logit_rows_.resize(std::min<int64_t>(max_logit_rows_, targets - first));
+    std::iota(logit_rows_.begin(), logit_rows_.end(), first_row + first);
+    const std::span<const float> logits = forward_->LogitsOfRows(logit_rows_);
+    pool_->ParallelFor(std::ssize(logit_rows_), [&](int64_t i, int thread) {
       const std::span<const float> row = logits.subspan(i * vocab, vocab);
       SampledToken& target = scored[first + i];
       if (cpu::AllFinite(row)) {
@@ -254,21 +332,6 @@ std::vector<SampledToken> CpuBackend::ScoreTargets(const StepSequence& seq, int6
     });
   }
   return scored;
-}
-
-SampledToken CpuBackend::SampleOne(const StepSequence& seq, std::span<const float> logits,
-                                   Sampler& sampler) {
-  Slot& slot = slots_[seq.slot];
-  SampledToken sample;
-  if (cpu::AllFinite(logits)) {
-    const uint64_t position = static_cast<uint64_t>(seq.start_position) + seq.tokens.size();
-    sample = sampler.Sample(logits, slot.params, slot.counts, seq.mask, position);
-  } else {
-    sample.finite = false;
-  }
-  slot.last_sample = sample.token;
-  if (slot.params.has_penalties()) ++slot.counts[sample.token];
-  return sample;
 }
 
 }  // namespace
@@ -284,7 +347,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   const ModelSpec& spec = model->spec();
   const int64_t available = AvailableMemoryBytes();
   const uint64_t activations =
-      Forward::ActivationBytes(spec, options.max_step_tokens, options.max_seqs);
+      Forward::ActivationBytes(spec, options.max_step_tokens, MaxLogitRows(options));
   ORCD_ASSIGN_OR_RETURN(const KvPlan plan,
                         ChooseKvBlocks(spec, options, available,
                                        static_cast<int64_t>(model->size_bytes() + activations)));
@@ -299,7 +362,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   ORCD_ASSIGN_OR_RETURN(
       auto forward,
       Forward::Create(spec, model->weights(), ContextOf(spec, options), cpu::BestKernels(), *pool,
-                      *kv, options.max_step_tokens, options.max_seqs));
+                      *kv, options.max_step_tokens, options.max_seqs, MaxLogitRows(options)));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),

@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/drafts.h"
 #include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int kDefaultStepTokens = 2048;
 constexpr int kMaxInFlight = 2;
+constexpr int kMaxDrafts = 16;
 // Tokens in the KV cache if the options do not give its size.
 constexpr int64_t kDefaultKvTokens = 1 << 20;
 
@@ -119,13 +121,17 @@ class NullBackend : public Backend {
     late_draws_.clear();
     for (const StepSequence& seq : batch.seqs) {
       PartResult& part = step.result.parts.emplace_back();
-      const uint64_t hash = RunSequence(seq, part);
+      RunSequence(seq, part);
       if (!seq.sample) continue;
+      const size_t last = seq.start_position + seq.tokens.size() - 1;
       if (seq.mask_follows) {
-        late_draws_.push_back({step.result.parts.size() - 1, seq.slot, hash});
-      } else {
-        part.samples.push_back(Draw(seq.slot, hash, seq.mask));
+        late_draws_.push_back({step.result.parts.size() - 1, seq.slot, Row(kv_, seq.blocks, last)});
+        continue;
       }
+      const auto draw = [&](size_t index, const TokenMask& mask) {
+        return Draw(seq.slot, Row(kv_, seq.blocks, last + index), mask);
+      };
+      DrawWhileRight(seq, seq.drafts.size(), draw, part.samples);
     }
     // A device runs its steps one after another.
     const absl::Time now = SteadyNow();
@@ -150,6 +156,7 @@ class NullBackend : public Backend {
     if (pending_.size() == 1 && checker_.masks_awaited() > 0) {
       return absl::FailedPreconditionError("a step was waited for before its masks were given");
     }
+    checker_.OnWait();
     Pending step = std::move(pending_.front());
     pending_.pop_front();
     if (step_time_ > absl::ZeroDuration()) absl::SleepFor(step.done_at - SteadyNow());
@@ -169,25 +176,27 @@ class NullBackend : public Backend {
     uint64_t hash;
   };
 
-  // Returns the content of the last position.
-  uint64_t RunSequence(const StepSequence& seq, PartResult& result) {
+  // Stores the content of the positions of a part's tokens and drafts, and scores its targets.
+  void RunSequence(const StepSequence& seq, PartResult& result) {
     Slot& slot = slots_[seq.slot];
     if (seq.start_params != nullptr) {
       slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
     }
-    const size_t first = static_cast<size_t>(seq.start_position);
-    uint64_t hash = first == 0 ? 0 : Row(kv_, seq.blocks, first - 1);
-    for (size_t i = 0; i < seq.tokens.size(); ++i) {
-      const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
+    size_t position = static_cast<size_t>(seq.start_position);
+    uint64_t hash = position == 0 ? 0 : Row(kv_, seq.blocks, position - 1);
+    const auto run = [&](int32_t token) {
       hash = Mix(hash + 1, static_cast<uint64_t>(token));
-      if (window_ > 0) hash = RunWindow(seq, first + i, hash);
-      Row(kv_, seq.blocks, first + i) = hash;
+      if (window_ > 0) hash = RunWindow(seq, position, hash);
+      Row(kv_, seq.blocks, position++) = hash;
+    };
+    for (size_t i = 0; i < seq.tokens.size(); ++i) {
+      run(seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i]);
       if (i < seq.targets.size()) {
         result.target_logprobs.push_back(
             MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
     }
-    return hash;
+    for (const int32_t draft : seq.drafts) run(draft);
   }
 
   SampledToken Draw(int32_t slot_index, uint64_t hash, const TokenMask& mask) {
@@ -253,6 +262,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
     info.max_in_flight = kMaxInFlight;
     info.late_masks = true;
     info.prompt_logprobs = true;
+    info.max_drafts = kMaxDrafts;
     info.kv_bytes = static_cast<uint64_t>(kv.bytes());
     return std::make_unique<NullBackend>(std::move(model), info, step_time);
   };

@@ -12,8 +12,9 @@ namespace orcd {
 // that the batch names, so that any confusion of blocks, positions or slots changes the text. If
 // the model has windows, the first position of the window is read back from the window blocks as
 // well. Of the sampling parameters only the seed counts; log-probabilities are made up. A batch
-// that breaks the contract of Backend is an error. Two steps may be in flight, and masks may follow
-// them. Each takes `step_time`, to measure the effect of a real device's pace.
+// that breaks the contract of Backend is an error. Two steps may be in flight, masks may follow
+// them, and drafts are verified. Each step takes `step_time`, to measure the effect of a real
+// device's pace.
 BackendFactory NullBackendFactory(absl::Duration step_time = absl::ZeroDuration());
 
 }  // namespace orcd
