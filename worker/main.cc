@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -186,6 +187,13 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
                                                : config.worker_id;
   options.model_dir = config.model_dir;
   options.require_sha256 = config.require_sha256;
+  if (config.drafts_with_model()) {
+    options.load.draft.kind = DraftKind::kModel;
+    options.draft_file = config.draft;
+    options.load.draft.expected_sha256 = absl::AsciiStrToLower(config.draft_sha256);
+  } else if (config.draft == "ngram") {
+    options.load.draft.kind = DraftKind::kNgram;
+  }
   const int threads = Threads(config);
   options.load.model.threads = threads;
   options.load.model.sampling_defaults = config.file_sampling;
@@ -447,7 +455,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
   }
   Telemetry telemetry(metrics, exporter ? &*exporter : nullptr, config.trace_sample_ratio);
   host_options.on_warning = [&log](const std::string& model_id, const std::string& warning) {
-    log.Warning("an instruction in the model's file is not followed",
+    log.Warning("the model is loaded, with a warning",
                 {{"model_id", model_id}, {"warning", warning}});
   };
   ModelHost host(host_options);

@@ -203,6 +203,8 @@ void AddGenerate(CLI::App& app, GenerateOptions* o) {
   generate->add_option("--priority", o->priority, "-10 to 10; a level is worth 5 s of waiting");
   generate->add_flag("--no-cache", o->no_cache, "Share no KV with requests that begin alike");
   generate->add_option("--cache-salt", o->cache_salt, "Share KV only under this name");
+  generate->add_flag("--no-speculation", o->no_speculation,
+                     "Guess no tokens; guesses change the speed alone");
   generate->add_option("--request-id", o->request_id, "Name for cancel and the logs");
   generate->add_option("--model-id", o->model_id, "Only if this model is loaded");
 }

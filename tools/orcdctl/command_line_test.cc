@@ -135,6 +135,7 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
                                          "--no-cache",
                                          "--cache-salt",
                                          "tenant",
+                                         "--no-speculation",
                                          "--request-id",
                                          "r",
                                          "--model-id",
@@ -173,6 +174,8 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
   EXPECT_EQ(made->priority(), -3);
   EXPECT_TRUE(made->cache().disabled());
   EXPECT_EQ(made->cache().salt(), "tenant");
+  EXPECT_TRUE(made->has_speculation());
+  EXPECT_FALSE(made->speculation());
   EXPECT_EQ(made->request_id(), "r");
   EXPECT_EQ(made->model_id(), "m");
   EXPECT_EQ(o.system, "s");

@@ -93,6 +93,7 @@ absl::StatusOr<v1::GenerateRequest> NewGenerateRequest(const GenerateOptions& op
   request.set_priority(options.priority);
   request.set_show_special_tokens(options.show_special);
   if (options.no_cache) request.mutable_cache()->set_disabled(true);
+  if (options.no_speculation) request.set_speculation(false);
   ORCD_RETURN_IF_ERROR(CheckUtf8("--cache-salt", options.cache_salt));
   if (!options.cache_salt.empty()) request.mutable_cache()->set_salt(options.cache_salt);
   ORCD_ASSIGN_OR_RETURN(std::optional<v1::Constraint> constraint,

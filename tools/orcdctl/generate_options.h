@@ -57,6 +57,7 @@ struct GenerateOptions {
   std::optional<uint32_t> samples;
   int32_t priority = 0;
   bool no_cache = false;
+  bool no_speculation = false;
   std::string cache_salt;
   ConstraintOptions constraint;
 };

@@ -22,6 +22,7 @@ TEST(GenerateOptionsTest, OptionsNotGivenStayAbsent) {
   EXPECT_FALSE(request->has_samples());
   EXPECT_EQ(request->priority(), 0);
   EXPECT_FALSE(request->has_cache());
+  EXPECT_FALSE(request->has_speculation());
   EXPECT_EQ(request->prompt_case(), v1::GenerateRequest::PROMPT_NOT_SET);
 }
 
@@ -35,6 +36,15 @@ TEST(GenerateOptionsTest, ZeroIsAValueAndNotAnAbsence) {
   EXPECT_TRUE(request->sampling().has_temperature());
   EXPECT_TRUE(request->sampling().has_seed());
   EXPECT_TRUE(request->has_logprobs());
+}
+
+TEST(GenerateOptionsTest, SpeculationIsTurnedOffAlone) {
+  GenerateOptions options;
+  options.no_speculation = true;
+  const auto request = NewGenerateRequest(options);
+  ASSERT_TRUE(request.ok());
+  EXPECT_TRUE(request->has_speculation());
+  EXPECT_FALSE(request->speculation());
 }
 
 TEST(GenerateOptionsTest, LogitBias) {

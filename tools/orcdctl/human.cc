@@ -57,6 +57,10 @@ std::string Counted(uint64_t n, std::string_view singular) {
   return absl::StrCat(n, " ", std::string(singular), n == 1 ? "" : "s");
 }
 
+std::string Guesses(uint64_t all, uint64_t right) {
+  return absl::StrFormat("%u of %u right", right, all);
+}
+
 std::string DescribeSampling(const v1::SamplingDefaults& defaults) {
   std::vector<std::string> parts;
   const auto add = [&parts](bool is_set, const char* name, auto value) {
@@ -70,6 +74,14 @@ std::string DescribeSampling(const v1::SamplingDefaults& defaults) {
   return absl::StrJoin(parts, kDot);
 }
 
+std::string DescribeSpeculation(const v1::Speculation& speculation) {
+  std::string text = speculation.drafter();
+  for (const std::string& part : {speculation.draft_model(), speculation.warning()}) {
+    if (!part.empty()) absl::StrAppend(&text, kDot, part);
+  }
+  return text;
+}
+
 void AddModel(Table& table, const v1::ModelDescription& model) {
   std::string name = model.model_id();
   if (!model.name().empty()) absl::StrAppend(&name, " (", model.name(), ")");
@@ -78,11 +90,15 @@ void AddModel(Table& table, const v1::ModelDescription& model) {
   table.Add("digest", model.digest());
   table.Add("weights", absl::StrCat(model.architecture(), kDot, HumanCount(model.parameters()),
                                     " parameters", kDot, model.quantization()));
+  const std::string experts = model.experts() == 0
+                                  ? ""
+                                  : absl::StrFormat("%s%u experts, %u a token", kDot,
+                                                    model.experts(), model.experts_used());
   table.Add(
       "shape",
-      absl::StrFormat("%u layers%shidden %u%s%u heads, %u for KV, of %u%sffn %u%svocab %u",
+      absl::StrFormat("%u layers%shidden %u%s%u heads, %u for KV, of %u%sffn %u%s%svocab %u",
                       model.layers(), kDot, model.hidden(), kDot, model.heads(), model.kv_heads(),
-                      model.head_dim(), kDot, model.ffn(), kDot, model.vocab()));
+                      model.head_dim(), kDot, model.ffn(), experts, kDot, model.vocab()));
   const std::string window =
       model.window() == 0
           ? ""
@@ -93,6 +109,7 @@ void AddModel(Table& table, const v1::ModelDescription& model) {
   if (model.has_sampling_defaults()) {
     table.Add("sampling", DescribeSampling(model.sampling_defaults()));
   }
+  if (model.has_speculation()) table.Add("drafter", DescribeSpeculation(model.speculation()));
 }
 
 }  // namespace
@@ -177,9 +194,13 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
   }
   if (status.has_memory()) {
     const auto& memory = status.memory();
+    const std::string draft =
+        memory.draft_bytes() == 0
+            ? ""
+            : absl::StrCat(kDot, "draft model ", HumanBytes(memory.draft_bytes()));
     table.Add("memory", absl::StrCat("weights ", HumanBytes(memory.weights_bytes()), kDot, "KV ",
                                      HumanBytes(memory.kv_bytes()), kDot, "workspace ",
-                                     HumanBytes(memory.workspace_bytes()), kDot, "resident ",
+                                     HumanBytes(memory.workspace_bytes()), draft, kDot, "resident ",
                                      HumanBytes(memory.process_resident_bytes())));
   }
   if (status.has_queue()) {
@@ -201,6 +222,10 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
                             kv.window_total());
     }
     table.Add("KV", text);
+  }
+  if (status.has_speculation()) {
+    table.Add("guesses", Guesses(status.speculation().draft_tokens(),
+                                 status.speculation().accepted_draft_tokens()));
   }
   if (status.has_rates()) {
     const v1::Rates& rates = status.rates();
@@ -291,11 +316,17 @@ std::string DescribeStats(const v1::GenerateStarted& started,
       usage.prompt_tokens() - std::min(usage.prompt_tokens(), usage.cached_prompt_tokens());
   // The first token comes from the prefill; the decode time covers the later ones.
   const uint32_t decoded = usage.generated_tokens() > 0 ? usage.generated_tokens() - 1 : 0;
+  std::vector<std::string> remarks;
+  if (usage.forced_tokens() > 0) remarks.push_back(absl::StrCat(usage.forced_tokens(), " forced"));
+  if (usage.draft_tokens() > 0) {
+    remarks.push_back(
+        absl::StrCat("guesses: ", Guesses(usage.draft_tokens(), usage.accepted_draft_tokens())));
+  }
   return absl::StrCat(
       Counted(usage.generated_tokens(), "token"),
-      usage.forced_tokens() > 0 ? absl::StrCat(" (", usage.forced_tokens(), " forced)") : "",
-      " in ", HumanDuration(prefill + decode), decoded > 0 ? Rate(decoded, decode) : "", kDot,
-      "prompt ", Counted(usage.prompt_tokens(), "token"),
+      remarks.empty() ? "" : absl::StrCat(" (", absl::StrJoin(remarks, ", "), ")"), " in ",
+      HumanDuration(prefill + decode), decoded > 0 ? Rate(decoded, decode) : "", kDot, "prompt ",
+      Counted(usage.prompt_tokens(), "token"),
       usage.cached_prompt_tokens() > 0
           ? absl::StrCat(" (", usage.cached_prompt_tokens(), " cached)")
           : "",

@@ -209,6 +209,10 @@ TEST(HumanTest, StatsCountTheFirstTokenToThePrefill) {
             "queued 3 ms · stop string \"  \" · seed 18446744073709551615 · request r-1");
   finished.mutable_usage()->set_forced_tokens(9);
   EXPECT_THAT(DescribeStats(started, finished), StartsWith("41 tokens (9 forced) in 2.5 s"));
+  finished.mutable_usage()->set_draft_tokens(36);
+  finished.mutable_usage()->set_accepted_draft_tokens(30);
+  EXPECT_THAT(DescribeStats(started, finished),
+              StartsWith("41 tokens (9 forced, guesses: 30 of 36 right) in 2.5 s"));
 }
 
 TEST(HumanTest, AModelShowsWhatItsFileRecommends) {
@@ -219,6 +223,35 @@ TEST(HumanTest, AModelShowsWhatItsFileRecommends) {
   model.mutable_sampling_defaults()->set_top_k(20);
   EXPECT_THAT(DescribeModel(model), HasSubstr("chat supported, with tools\n"));
   EXPECT_THAT(DescribeModel(model), HasSubstr("sampling  temperature 0.5 · top-k 20\n"));
+}
+
+TEST(HumanTest, TheDrafterAndItsGuesses) {
+  v1::WorkerStatus status;
+  *status.mutable_model() = Model();
+  EXPECT_THAT(DescribeStatus(status), Not(HasSubstr("drafter")));
+  v1::Speculation& speculation = *status.mutable_model()->mutable_speculation();
+  speculation.set_drafter("model");
+  speculation.set_draft_model("small.gguf");
+  status.mutable_memory()->set_draft_bytes(3 << 20);
+  status.mutable_speculation()->set_draft_tokens(20);
+  status.mutable_speculation()->set_accepted_draft_tokens(15);
+  const std::string text = DescribeStatus(status);
+  EXPECT_THAT(text, HasSubstr("drafter  model · small.gguf\n"));
+  EXPECT_THAT(text, HasSubstr("workspace 0 B · draft model 3.0 MiB · resident 0 B\n"));
+  EXPECT_THAT(text, HasSubstr("guesses  15 of 20 right\n"));
+  speculation.set_drafter("none");
+  speculation.clear_draft_model();
+  speculation.set_warning("The backend verifies no guesses.");
+  EXPECT_THAT(DescribeModel(status.model()),
+              HasSubstr("drafter  none · The backend verifies no guesses.\n"));
+}
+
+TEST(HumanTest, AMixturesExpertsArePartOfItsShape) {
+  v1::ModelDescription model = Model();
+  model.set_experts(128);
+  model.set_experts_used(8);
+  EXPECT_THAT(DescribeModel(model),
+              HasSubstr("ffn 4864 · 128 experts, 8 a token · vocab 151936\n"));
 }
 
 TEST(HumanTest, StatsOfNothingDivideByNothing) {

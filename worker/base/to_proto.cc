@@ -34,6 +34,19 @@ void Fill(v1::SamplingDefaults& defaults, const PartialSampling& params) {
   if (params.repetition_penalty) defaults.set_repetition_penalty(*params.repetition_penalty);
 }
 
+// Layers with experts have no width of their own, and those without have no experts.
+void FillFeedForward(const ModelSpec& spec, v1::ModelDescription& description) {
+  int width = 0;
+  ExpertsSpec experts;
+  for (const LayerSpec& layer : spec.layers) {
+    width = std::max(width, layer.ffn);
+    if (layer.experts.count > 0) experts = layer.experts;
+  }
+  description.set_ffn(width > 0 ? width : experts.ffn);
+  description.set_experts(experts.count);
+  description.set_experts_used(experts.used);
+}
+
 // `Message` is GenerateFinished or SampleFinished.
 template <typename Event, typename Message>
 void FillEnd(const Event& event, Message& message) {
@@ -132,7 +145,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
                                    const std::string& file) {
   const Model& model = engine.model();
   const ModelSpec& spec = model.spec();
-  // Layers may differ in window and RoPE alone.
+  // Layers do not differ in their heads.
   const LayerSpec& layer = spec.layers[0];
   v1::ModelDescription description;
   description.set_model_id(model_id);
@@ -148,7 +161,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   description.set_heads(layer.heads);
   description.set_kv_heads(layer.kv_heads);
   description.set_head_dim(layer.head_dim);
-  description.set_ffn(layer.ffn);
+  FillFeedForward(spec, description);
   description.set_vocab(spec.vocab);
   description.set_context_length(engine.max_context());
   description.set_window(spec.window());
@@ -164,8 +177,18 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   if (!model.sampling_defaults().empty()) {
     Fill(*description.mutable_sampling_defaults(), model.sampling_defaults());
   }
+  DescribeSpeculation(engine.speculation(), description);
   MakeTextValid(description);
   return description;
+}
+
+void DescribeSpeculation(const SpeculationInfo& info, v1::ModelDescription& description) {
+  if (!IsAskedFor(info)) return;
+  v1::Speculation& speculation = *description.mutable_speculation();
+  speculation.set_drafter(info.drafter);
+  speculation.set_draft_model(info.model);
+  speculation.set_warning(info.warning);
+  MakeTextValid(speculation);
 }
 
 v1::Device DescribeDevice(const BackendInfo& backend) {
@@ -208,6 +231,8 @@ v1::GenerateFinished ToProto(const FinishedEvent& event, const std::string& mode
   usage->set_cached_prompt_tokens(event.cached_prompt_tokens);
   usage->set_generated_tokens(event.generated_tokens);
   usage->set_forced_tokens(event.forced_tokens);
+  usage->set_draft_tokens(event.draft_tokens);
+  usage->set_accepted_draft_tokens(event.accepted_draft_tokens);
   v1::Timings* timings = finished.mutable_timings();
   *timings->mutable_queue() = ToProto(event.queue_time);
   *timings->mutable_prefill() = ToProto(event.prefill_time);

@@ -16,6 +16,11 @@
 
 namespace orcd {
 
+// True if tokens were to be guessed, whether or not they are.
+inline bool IsAskedFor(const SpeculationInfo& info) {
+  return info.drafter != "none" || !info.warning.empty();
+}
+
 google::protobuf::Duration ToProto(absl::Duration duration);
 // A duration beyond the range of google.protobuf.Duration becomes infinite, an unset one zero. Only
 // for the worker's own durations; those of a request or of an orchestrator's reply go through
@@ -34,6 +39,8 @@ v1::LoadStage ToProto(LoadStage stage);
 // `file` is the path relative to the model directory.
 v1::ModelDescription DescribeModel(const Engine& engine, const std::string& model_id,
                                    const std::string& file);
+// Sets the description's `speculation`, unless no guesses were asked for.
+void DescribeSpeculation(const SpeculationInfo& info, v1::ModelDescription& description);
 v1::Device DescribeDevice(const BackendInfo& backend);
 
 // Appends the contents of `event` to `delta`.

@@ -83,6 +83,33 @@ TEST(ToProtoTest, TheTokenThatEndedItHasItsLogprob) {
   EXPECT_FALSE(finished.samples(1).has_matched_logprobs());
 }
 
+TEST(ToProtoTest, TheUsageCountsGuesses) {
+  FinishedEvent event;
+  event.generated_tokens = 9;
+  event.draft_tokens = 5;
+  event.accepted_draft_tokens = 3;
+  const v1::Usage usage = ToProto(event, "d").usage();
+  EXPECT_EQ(usage.generated_tokens(), 9u);
+  EXPECT_EQ(usage.draft_tokens(), 5u);
+  EXPECT_EQ(usage.accepted_draft_tokens(), 3u);
+}
+
+TEST(ToProtoTest, SpeculationIsDescribedIfItWasAskedFor) {
+  v1::ModelDescription description;
+  DescribeSpeculation({}, description);
+  EXPECT_FALSE(description.has_speculation());
+  DescribeSpeculation({.drafter = "model", .model = "d\xe9.gguf", .bytes = 7, .warning = ""},
+                      description);
+  EXPECT_EQ(description.speculation().drafter(), "model");
+  EXPECT_EQ(description.speculation().draft_model(), "d\xEF\xBF\xBD.gguf");
+  EXPECT_EQ(description.speculation().warning(), "");
+  DescribeSpeculation({.drafter = "none", .model = "", .bytes = 0, .warning = "It cannot."},
+                      description);
+  EXPECT_EQ(description.speculation().drafter(), "none");
+  EXPECT_EQ(description.speculation().draft_model(), "");
+  EXPECT_EQ(description.speculation().warning(), "It cannot.");
+}
+
 TEST(ToProtoTest, FailedRequestsHaveNoReason) {
   FinishedEvent event;
   event.reason = FinishReason::kEog;

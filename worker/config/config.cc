@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "worker/base/exit_codes.h"
 #include "worker/base/version.h"
@@ -50,6 +51,12 @@ std::string CheckRopeScaling(const std::string& text) {
   return Message(ParseRopeOverride(text).status());
 }
 std::string CheckWorkerIdFlag(const std::string& text) { return Message(CheckWorkerId(text)); }
+
+std::string CheckSha256Flag(const std::string& text) {
+  const bool is_hex = std::all_of(text.begin(), text.end(), absl::ascii_isxdigit);
+  if (text.size() == 64 && is_hex) return "";
+  return absl::StrCat("'", text, "' is not 64 hex digits");
+}
 
 LogLevel ToLogLevel(const std::string& name) {
   if (name == "debug") return LogLevel::kDebug;
@@ -254,6 +261,11 @@ void AddSecurityOptions(CLI::App& app, WorkerConfig& config, TransportTexts& tex
   app.add_option("--model-sha256", config.model_sha256, "SHA-256 that --model must have")
       ->option_text("HEX")
       ->group(kGroup);
+  app.add_option("--draft-sha256", config.draft_sha256,
+                 "SHA-256 that the file of --draft must have")
+      ->check(CheckSha256Flag)
+      ->option_text("HEX")
+      ->group(kGroup);
   app.add_flag("--require-sha256", config.require_sha256,
                "Refuse to load a model without a SHA-256 to check it against")
       ->group(kGroup);
@@ -332,6 +344,12 @@ std::string CheckSecurity(const WorkerConfig& config) {
   if (config.require_sha256 && !config.model.empty() && config.model_sha256.empty()) {
     return "--require-sha256 needs --model-sha256 where there is --model";
   }
+  if (!config.draft_sha256.empty() && !config.drafts_with_model()) {
+    return "--draft-sha256 is for a draft model: --draft names none";
+  }
+  if (config.require_sha256 && config.drafts_with_model() && config.draft_sha256.empty()) {
+    return "--require-sha256 needs --draft-sha256 where --draft names a file";
+  }
   return "";
 }
 
@@ -389,6 +407,12 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Model");
   app.add_option("--model-id", config.model_id, "Name under which requests address --model")
       ->option_text("NAME [the file's, without .gguf]")
+      ->group("Model");
+  app.add_option("--draft", config.draft,
+                 "Guess the tokens that come next, which makes generations faster and changes no "
+                 "token: ngram, from how the text went on before; or by a smaller model of "
+                 "--model-dir with the same vocabulary")
+      ->option_text("none|ngram|FILE [none]")
       ->group("Model");
   app.add_flag("--file-sampling,!--no-file-sampling", config.file_sampling,
                "Requests of orcd.v1 get the sampling parameters that they leave out from the "

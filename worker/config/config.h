@@ -28,6 +28,8 @@ struct WorkerConfig {
   bool is_default_model_dir = true;
   std::string model;
   std::string model_id;
+  // `none`, `ngram` or a file.
+  std::string draft = "none";
   bool file_sampling = true;
   std::optional<RopeOverride> rope_scaling;
   bool allow_request_templates = false;
@@ -87,7 +89,10 @@ struct WorkerConfig {
   std::vector<std::string> control_clients;
   std::string token_file;
   std::string model_sha256;
+  std::string draft_sha256;
   bool require_sha256 = false;
+
+  bool drafts_with_model() const { return draft != "none" && draft != "ngram"; }
 };
 
 // Either a configuration, or the text to print before exiting: help and the version (exit_code 0,

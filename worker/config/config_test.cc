@@ -358,6 +358,21 @@ TEST(ConfigTest, RopeScalingIsShortOrTheJsonOfAModelCard) {
   EXPECT_THAT(wrong.output, AllOf(HasSubstr("--rope-scaling"), HasSubstr("yarn:FACTOR")));
 }
 
+TEST(ConfigTest, TheDrafterIsNoneANameOrAFile) {
+  EXPECT_EQ(Parse({}).config->draft, "none");
+  EXPECT_FALSE(Parse({}).config->drafts_with_model());
+  EXPECT_EQ(Parse({"--draft", "ngram"}).config->draft, "ngram");
+  EXPECT_FALSE(Parse({"--draft", "ngram"}).config->drafts_with_model());
+  const ConfigResult file = Parse(
+      {"--draft", "small/d.gguf", "--draft-sha256", std::string(64, 'A'), "--require-sha256"});
+  ASSERT_TRUE(file.config.has_value()) << file.output;
+  EXPECT_EQ(file.config->draft, "small/d.gguf");
+  EXPECT_TRUE(file.config->drafts_with_model());
+  EXPECT_EQ(file.config->draft_sha256, std::string(64, 'A'));
+  EXPECT_TRUE(Parse({"--require-sha256", "--draft", "ngram"}).config.has_value());
+  EXPECT_EQ(Parse({}, {{"ORCD_DRAFT", "ngram"}}).config->draft, "ngram");
+}
+
 TEST(ConfigTest, AFlagWithoutItsValueTakesNoVariableForIt) {
   EXPECT_EQ(Parse({"--model"}, {{"ORCD_MODEL_DIR", "/x"}}).exit_code, 2);
 }
@@ -424,6 +439,9 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--trace-sample-ratio", "inf"}, "'inf' is not a number of 0 to 1"},
       {{"--worker-id", "w1\n"}, "--worker-id: must be at most 256 bytes of UTF-8 without control"},
       {{"--worker-id", "w\xE9"}, "bytes that are not UTF-8"},
+      {{"--draft", "d.gguf", "--draft-sha256", "abc"}, "'abc' is not 64 hex digits"},
+      {{"--draft", "ngram", "--draft-sha256", std::string(64, 'a')}, "--draft names none"},
+      {{"--draft", "d.gguf", "--require-sha256"}, "--require-sha256 needs --draft-sha256"},
       {{"--kv-type", "q8"}, "--kv-type"},
       {{"--wait", "sleep"}, "--wait"},
       {{"--backend", "tpu"}, "--backend"},

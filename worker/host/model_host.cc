@@ -378,7 +378,11 @@ v1::WorkerStatus ModelHost::Status() const {
   status.set_state(StateLocked());
   status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
-  if (loaded_.engine != nullptr) *status.mutable_model() = description_;
+  if (loaded_.engine != nullptr) {
+    *status.mutable_model() = description_;
+    // A drafter may fail while the model serves on.
+    DescribeSpeculation(loaded_.engine->speculation(), *status.mutable_model());
+  }
   return status;
 }
 
@@ -505,7 +509,9 @@ void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTa
 
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
                         const LoadDone& done) {
-  absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
+  const absl::StatusOr<DraftOptions> draft = FindDraft();
+  absl::StatusOr<std::shared_ptr<const Model>> model =
+      draft.ok() ? OpenAndCheck(spec, path, task) : draft.status();
   // A cancellation after the last progress report keeps the old model, too.
   if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
@@ -513,7 +519,8 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   const bool keep =
       loaded_.engine != nullptr && (!model.ok() || (*model)->digest() == loaded_.model->digest());
   const absl::StatusOr<v1::ModelDescription> result =
-      keep ? Keep(spec, model) : Replace(spec, std::move(model), task);
+      keep ? Keep(spec, model)
+           : Replace(spec, std::move(model), draft.value_or(DraftOptions()), task);
   NotifyStateChanged();
   done(result);
 }
@@ -537,11 +544,12 @@ absl::StatusOr<v1::ModelDescription> ModelHost::Keep(
 }
 
 absl::StatusOr<v1::ModelDescription> ModelHost::Replace(
-    const LoadSpec& spec, absl::StatusOr<std::shared_ptr<const Model>> model, LoadTask& task) {
+    const LoadSpec& spec, absl::StatusOr<std::shared_ptr<const Model>> model,
+    const DraftOptions& draft, LoadTask& task) {
   DestroyEngine(/*force=*/false);
   std::shared_ptr<const SeenFiles> files = model.ok() ? FilesOf(**model) : nullptr;
   absl::StatusOr<Loaded> loaded =
-      model.ok() ? LoadEngine(spec, *std::move(model), task) : model.status();
+      model.ok() ? LoadEngine(spec, *std::move(model), draft, task) : model.status();
   if (!loaded.ok()) {
     std::lock_guard lock(mutex_);
     task_ = nullptr;
@@ -553,6 +561,8 @@ absl::StatusOr<v1::ModelDescription> ModelHost::Replace(
     for (const std::string& warning : loaded->model->Warnings()) {
       options_.on_warning(spec.model_id, warning);
     }
+    const std::string no_guesses = loaded->engine->speculation().warning;
+    if (!no_guesses.empty()) options_.on_warning(spec.model_id, no_guesses);
   }
   v1::ModelDescription description = DescribeModel(*loaded->engine, spec.model_id, spec.model);
   std::lock_guard lock(mutex_);
@@ -576,18 +586,34 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   return model;
 }
 
+absl::StatusOr<DraftOptions> ModelHost::FindDraft() const {
+  DraftOptions draft = options_.load.draft;
+  if (draft.kind != DraftKind::kModel) return draft;
+  absl::StatusOr<std::string> path =
+      ResolveModelPath(options_.model_dir, options_.draft_file, "--draft");
+  if (!path.ok()) {
+    // Only errors with a field begin with its name.
+    const bool is_named = !GetErrorDetails(path.status()).field.empty();
+    return is_named ? path.status() : Annotate(path.status(), "--draft");
+  }
+  draft.path = *std::move(path);
+  return draft;
+}
+
 absl::StatusOr<ModelHost::Loaded> ModelHost::LoadEngine(const LoadSpec& spec,
                                                         std::shared_ptr<const Model> model,
-                                                        LoadTask& task) {
+                                                        const DraftOptions& draft, LoadTask& task) {
   Loaded loaded = {.model = std::move(model), .constraints = nullptr, .engine = nullptr};
   // The vocabulary takes a second to prepare, which is hidden behind the placing of the weights.
   auto constraints = std::async(std::launch::async, [this, model = loaded.model] {
     return ConstraintCompiler::Create(model->tokenizer(), options_.constraints,
                                       options_.constraint_observer, model);
   });
+  LoadModelOptions load = options_.load;
+  load.draft = draft;
   ORCD_ASSIGN_OR_RETURN(loaded.engine,
                         StartEngine(
-                            loaded.model, options_.load, options_.backend,
+                            loaded.model, load, options_.backend,
                             [this](const absl::Status& status) { FailLater(status); }, task));
   ORCD_ASSIGN_OR_RETURN(loaded.constraints, constraints.get());
   // Check again: the files may have gone since.

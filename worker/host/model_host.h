@@ -61,16 +61,19 @@ struct ModelHostOptions {
   std::string model_dir;
   // Refuse a load that names no SHA-256.
   bool require_sha256 = false;
-  // The host sets `expected_sha256` for each load.
+  // The host sets `model.expected_sha256` and `draft.path` for each load.
   LoadModelOptions load;
+  // With DraftKind::kModel: the draft model's file, relative to model_dir.
+  std::string draft_file;
   BackendMaker backend;
   ConstraintLimits constraints;
   // May be null.
   std::shared_ptr<ConstraintObserver> constraint_observer = nullptr;
   // The device that Status reports while no model is loaded.
   v1::Device device;
-  // Called for each instruction in a loaded model's file that the worker does not follow, on the
-  // host's thread before the load is answered. May be null; must not block.
+  // Called for each instruction in a loaded model's file that the worker does not follow, and if it
+  // cannot guess tokens as it should, on the host's thread before the load is answered. May be
+  // null; must not block.
   std::function<void(const std::string& model_id, const std::string& warning)> on_warning = nullptr;
   // Time for which a drain still admits requests after the worker has ceased to be ready, so that
   // routers can learn of it.
@@ -219,7 +222,7 @@ class ModelHost {
   // Ends a load that frees the loaded model, if there is one, and places `model`.
   absl::StatusOr<v1::ModelDescription> Replace(const LoadSpec& spec,
                                                absl::StatusOr<std::shared_ptr<const Model>> model,
-                                               LoadTask& task);
+                                               const DraftOptions& draft, LoadTask& task);
   // Compares a file at the loaded model's path with the loaded model. Answers with the model's
   // description if the digest is the same, and reports the difference otherwise. The model
   // continues to serve.
@@ -228,8 +231,10 @@ class ModelHost {
   absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
                                                             const std::string& path,
                                                             LoadTask& task) const;
+  // The options' `load.draft`, with the path of the draft model's file, if there is one.
+  absl::StatusOr<DraftOptions> FindDraft() const;
   absl::StatusOr<Loaded> LoadEngine(const LoadSpec& spec, std::shared_ptr<const Model> model,
-                                    LoadTask& task);
+                                    const DraftOptions& draft, LoadTask& task);
   // Returns RunCompare's error for a file that is not the loaded model. The caller holds mutex_.
   absl::Status FileChanged(const LoadSpec& spec,
                            const absl::StatusOr<std::shared_ptr<const Model>>& found) const;

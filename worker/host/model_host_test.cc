@@ -85,10 +85,12 @@ class Sink : public GenerationSink {
 
 class ModelHostTest : public ::testing::Test {
  protected:
-  ModelHostTest() { MakeHost(absl::ZeroDuration()); }
+  ModelHostTest() { MakeHost(absl::ZeroDuration(), {}); }
   ~ModelHostTest() override { controls_.hold_load = false; }
 
-  void MakeHost(absl::Duration settle) {
+  // `draft_file` is the draft model's.
+  void MakeHost(absl::Duration settle, const DraftOptions& draft,
+                const std::string& draft_file = "") {
     host_.reset();
     ModelHostOptions options;
     options.worker_id = "w";
@@ -96,6 +98,11 @@ class ModelHostTest : public ::testing::Test {
     options.model_dir = dir_.path();
     options.load.backend.kv_cache_bytes = 16 << 20;
     options.load.backend.threads = 1;
+    options.load.draft = draft;
+    options.draft_file = draft_file;
+    options.on_warning = [this](const std::string&, const std::string& warning) {
+      warnings_.push_back(warning);
+    };
     options.device.set_backend("cpu");
     options.settle = settle;
     options.drain_timeout = kLong;
@@ -116,6 +123,10 @@ class ModelHostTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       states_.push_back(host->Status().state());
     });
+  }
+
+  static DraftOptions Drafter(DraftKind kind) {
+    return {.kind = kind, .path = "", .expected_sha256 = ""};
   }
 
   // The answer of a call, which comes on another thread.
@@ -194,6 +205,8 @@ class ModelHostTest : public ::testing::Test {
   Controls controls_;
   std::mutex mutex_;
   std::vector<v1::WorkerState> states_;
+  // Written by the host's thread before it answers a load.
+  std::vector<std::string> warnings_;
   std::unique_ptr<ModelHost> host_;
 };
 
@@ -292,6 +305,52 @@ TEST_F(ModelHostTest, ALoadedModelHasACompilerOfConstraints) {
   EXPECT_TRUE(host_->Status().has_constraints());
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(host_->Status().has_constraints());
+}
+
+TEST_F(ModelHostTest, TheDescriptionNamesTheDrafter) {
+  const absl::StatusOr<v1::ModelDescription> plain = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->has_speculation());
+  EXPECT_FALSE(host_->Status().has_speculation());
+  EXPECT_EQ(host_->Status().memory().draft_bytes(), 0u);
+
+  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kNgram));
+  EXPECT_FALSE(host_->Status().has_speculation());
+  const absl::StatusOr<v1::ModelDescription> loaded = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->speculation().drafter(), "ngram");
+  EXPECT_EQ(loaded->speculation().draft_model(), "");
+  EXPECT_EQ(loaded->speculation().warning(), "");
+  EXPECT_TRUE(warnings_.empty());
+  EXPECT_EQ(host_->Status().model().speculation().drafter(), "ngram");
+  EXPECT_TRUE(host_->Status().has_speculation());
+
+  dir_.Write("small.gguf", 2);
+  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "small.gguf");
+  const absl::StatusOr<v1::ModelDescription> with_model = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(with_model.ok()) << with_model.status();
+  EXPECT_EQ(with_model->speculation().drafter(), "model");
+  EXPECT_EQ(with_model->speculation().draft_model(), "small.gguf");
+  EXPECT_GT(host_->Status().memory().draft_bytes(), 0u);
+}
+
+TEST_F(ModelHostTest, ADraftModelThatIsNotThereFailsTheLoadAndReplacesNothing) {
+  dir_.Write("small.gguf", 2);
+  dir_.Write("other.gguf", 3);
+  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "small.gguf");
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  std::filesystem::remove(File("small.gguf"));
+  const absl::Status missing = Load({.model = "other.gguf", .replace = true}).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Reason(missing), "MODEL_NOT_FOUND");
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("--draft: no file 'small.gguf'"));
+  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+  EXPECT_TRUE(host_->Admit("nano").ok());
+
+  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "../small.gguf");
+  const absl::Status outside = Load({.model = "nano.gguf"}).status();
+  EXPECT_EQ(Reason(outside), "MODEL_PATH_NOT_ALLOWED");
+  EXPECT_THAT(std::string(outside.message()), HasSubstr("--draft: '../small.gguf'"));
 }
 
 TEST_F(ModelHostTest, LoadingTheSameModelAgainAnswersAtOnce) {
@@ -593,7 +652,7 @@ TEST_F(ModelHostTest, DrainWaitsQuietlyForALongStep) {
 }
 
 TEST_F(ModelHostTest, DrainAdmitsWhileItSettles) {
-  MakeHost(absl::Milliseconds(300));
+  MakeHost(absl::Milliseconds(300), {});
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   host_->Drain(absl::ZeroDuration());
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_DRAINING);

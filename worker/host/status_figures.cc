@@ -62,6 +62,13 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCo
   memory->set_weights_bytes(backend.weights_bytes);
   memory->set_kv_bytes(backend.kv_bytes);
   memory->set_workspace_bytes(backend.workspace_bytes);
+  const SpeculationInfo speculation = engine->speculation();
+  memory->set_draft_bytes(speculation.bytes);
+  if (IsAskedFor(speculation)) {
+    v1::SpeculationFigures* figures = status.mutable_speculation();
+    figures->set_draft_tokens(static_cast<uint64_t>(stats.draft_tokens));
+    figures->set_accepted_draft_tokens(static_cast<uint64_t>(stats.accepted_draft_tokens));
+  }
   queue->set_running_requests(stats.running);
   queue->set_waiting_requests(stats.waiting);
   queue->set_max_waiting_requests(stats.max_waiting);

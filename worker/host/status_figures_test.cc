@@ -24,6 +24,7 @@ TEST(StatusFiguresTest, WithoutAModelThereAreTotalsAndWhatStaysTheSame) {
   EXPECT_FALSE(status.has_kv_blocks());
   EXPECT_FALSE(status.has_rates());
   EXPECT_FALSE(status.has_constraints());
+  EXPECT_FALSE(status.has_speculation());
   EXPECT_GT(ResidentBytes(), 1u << 20);
 }
 

@@ -246,7 +246,8 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const v1::MemoryUsage& memory = status.memory();
   std::vector<Value> vram = {{{{"kind", "weights"}}, memory.weights_bytes()},
                              {{{"kind", "kv"}}, memory.kv_bytes()},
-                             {{{"kind", "workspace"}}, memory.workspace_bytes()}};
+                             {{{"kind", "workspace"}}, memory.workspace_bytes()},
+                             {{{"kind", "draft"}}, memory.draft_bytes()}};
   if (status.device().has_gpu()) {
     vram.push_back({{{"kind", "total"}}, status.device().gpu().memory_total_bytes()});
   }
@@ -254,6 +255,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
                                                 absl::Nanoseconds(status.last_step_age().nanos()));
   const v1::Queue& queue = status.queue();
   const v1::ConstraintFigures& constraints = status.constraints();
+  const v1::SpeculationFigures& speculation = status.speculation();
   return {
       Gauge("orcd_build_info", "1; the labels say what runs.",
             {{{{"version", status.version()}, {"backend", status.device().backend()}}, 1}}),
@@ -303,6 +305,12 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
       Total("orcd_forced_tokens_total",
             "Generated tokens since the model was loaded that a constraint left no choice about.",
             {{{}, constraints.forced_tokens()}}),
+      Total("orcd_draft_tokens_total",
+            "Guesses of tokens that were verified since the model was loaded; accepted: they were "
+            "right.",
+            {{{{"result", "accepted"}}, speculation.accepted_draft_tokens()},
+             {{{"result", "rejected"}},
+              speculation.draft_tokens() - speculation.accepted_draft_tokens()}}),
       // Names by which the Gateway API Inference Extension picks pods.
       Gauge("vllm:num_requests_running", "As orcd_requests_running.",
             {{{}, queue.running_requests()}}),

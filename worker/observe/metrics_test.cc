@@ -77,7 +77,9 @@ TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
   const std::string of_status = Text(StatusMetrics({}));
   for (const char* line :
        {"orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 0\n",
-        "\norcd_constraint_cache_hits_total 0\n", "\norcd_forced_tokens_total 0\n"}) {
+        "\norcd_constraint_cache_hits_total 0\n", "\norcd_forced_tokens_total 0\n",
+        "orcd_draft_tokens_total{result=\"accepted\"} 0\n",
+        "orcd_draft_tokens_total{result=\"rejected\"} 0\n"}) {
     EXPECT_THAT(of_status, HasSubstr(line));
   }
 }
@@ -112,6 +114,9 @@ TEST(MetricsTest, AStatusIsGauges) {
   status.mutable_kv_blocks()->set_window_total(40);
   status.mutable_kv_blocks()->set_window_free(30);
   status.mutable_memory()->set_weights_bytes(4096);
+  status.mutable_memory()->set_draft_bytes(512);
+  status.mutable_speculation()->set_draft_tokens(9);
+  status.mutable_speculation()->set_accepted_draft_tokens(6);
   status.mutable_last_step_age()->set_nanos(500'000'000);
   status.mutable_rates()->set_generated_tokens_per_second(12.5);
   status.mutable_rates()->set_prompt_tokens_per_second(300);
@@ -123,6 +128,9 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(text, HasSubstr("\norcd_kv_cache_usage_ratio 0.75\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_kv_window_usage_ratio 0.25\n"));
   EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"weights\"} 4096\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"draft\"} 512\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_draft_tokens_total{result=\"accepted\"} 6\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_draft_tokens_total{result=\"rejected\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_last_step_age_seconds 0.5\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_generated_tokens_per_second 12.5\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_prompt_tokens_per_second 300\n"));

@@ -230,6 +230,11 @@ absl::Status SetSkipSpecialTokens(const Value& value, RequestBuilder& request) {
   return absl::OkStatus();
 }
 
+absl::Status SetSpeculation(const Value& value, RequestBuilder& request) {
+  ORCD_ASSIGN_OR_RETURN(request.request().speculate, value.Bool());
+  return absl::OkStatus();
+}
+
 absl::Status SetStop(const Value& value, RequestBuilder& request) {
   return value.ForEachElement([&](const Value& element) -> absl::Status {
     ORCD_ASSIGN_OR_RETURN(request.stop().strings.emplace_back(), element.Text());
@@ -364,6 +369,7 @@ constexpr Parameter kParameters[] = {
     {"detokenize", MustBe<true>},
     {"skip_special_tokens", SetSkipSpecialTokens},
     {"include_stop_str_in_output", MustBe<false>},
+    {"speculation", SetSpeculation},
     {"json_schema", SetJsonSchema},
     {"json_object", SetJsonObject},
     {"regex", SetRegex},

@@ -49,6 +49,7 @@ void ExpectDefaults(RequestBuilder request) {
   EXPECT_EQ(request.request().samples, 1);
   EXPECT_EQ(request.request().prompt_logprobs, -1);
   EXPECT_FALSE(request.request().show_special_tokens);
+  EXPECT_TRUE(request.request().speculate);
 }
 
 TEST(SamplingParametersTest, AllThatThereAre) {
@@ -57,7 +58,8 @@ TEST(SamplingParametersTest, AllThatThereAre) {
                       "repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2,
                       "max_tokens": 9, "min_tokens": 2, "stop": ["a", "b"], "ignore_eos": true,
                       "stop_token_ids": [5, 6], "logit_bias": {"3": -1.5}, "n": 1, "best_of": null,
-                      "skip_special_tokens": false, "include_stop_str_in_output": false})",
+                      "skip_special_tokens": false, "include_stop_str_in_output": false,
+                      "speculation": false})",
                   &request)
                   .ok());
   EXPECT_EQ(request.sampling().temperature, 0.5f);
@@ -76,6 +78,7 @@ TEST(SamplingParametersTest, AllThatThereAre) {
   EXPECT_THAT(request.stop().ids, ElementsAre(5, 6));
   EXPECT_TRUE(request.stop().ignore_eog);
   EXPECT_TRUE(request.request().show_special_tokens);
+  EXPECT_FALSE(request.request().speculate);
 }
 
 TEST(SamplingParametersTest, AbsentOrNullParametersKeepTheirDefaults) {
@@ -111,6 +114,7 @@ TEST(SamplingParametersTest, NullIsAbsentEverywhere) {
                            "detokenize",
                            "skip_special_tokens",
                            "include_stop_str_in_output",
+                           "speculation",
                            "use_beam_search",
                            "early_stopping",
                            "length_penalty",

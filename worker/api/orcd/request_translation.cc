@@ -176,6 +176,7 @@ RequestBuilder TranslateRequest(v1::GenerateRequest request, const TranslationOp
   translated.priority = request.priority();
   translated.resume = ToIds(request.resume_token_ids());
   translated.show_special_tokens = request.show_special_tokens();
+  if (request.has_speculation()) translated.speculate = request.speculation();
   // The first error is the one that the client gets.
   if (request.has_samples()) builder.SetSamples(request.samples());
   if (request.has_prompt_logprobs()) builder.SetPromptLogprobs(request.prompt_logprobs());

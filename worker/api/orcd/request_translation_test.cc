@@ -52,6 +52,7 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   EXPECT_EQ(plain->cache_salt, "");
   EXPECT_TRUE(plain->resume.empty());
   EXPECT_FALSE(plain->show_special_tokens);
+  EXPECT_TRUE(plain->speculate);
 
   request.set_samples(4);
   request.set_priority(-3);
@@ -61,6 +62,7 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   request.add_resume_token_ids(7);
   request.add_resume_token_ids(9);
   request.set_show_special_tokens(true);
+  request.set_speculation(false);
   const auto translated = Translate(request);
   ASSERT_TRUE(translated.ok()) << translated.status();
   EXPECT_EQ(translated->samples, 4);
@@ -70,6 +72,9 @@ TEST_F(RequestTranslationTest, HowARequestIsServed) {
   EXPECT_EQ(translated->cache_salt, "tenant");
   EXPECT_THAT(translated->resume, ElementsAre(7, 9));
   EXPECT_TRUE(translated->show_special_tokens);
+  EXPECT_FALSE(translated->speculate);
+  request.set_speculation(true);
+  EXPECT_TRUE(Translate(request)->speculate);
 
   request.set_prompt_logprobs(21);
   EXPECT_EQ(Field(request), "prompt_logprobs");

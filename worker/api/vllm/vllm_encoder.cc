@@ -115,6 +115,9 @@ ResponseEncoder::End VllmEncoder::OnFinished(const FinishedEvent& event,
                 drained && absl::IsUnavailable(status) ? Drained(event) : InVllmWords(status)};
   }
   End end;
+  // Gateways sum the ends of samples, and the event counts guesses of all samples together.
+  CompleteOf(0).set_spec_draft_tokens(static_cast<uint32_t>(event.draft_tokens));
+  CompleteOf(0).set_spec_accepted_tokens(static_cast<uint32_t>(event.accepted_draft_tokens));
   // The request may have been aborted before it was started.
   prompt_tokens_ = event.prompt_tokens;
   cached_tokens_ = event.cached_prompt_tokens;

@@ -169,6 +169,31 @@ TEST(VllmEncoderTest, EachSampleHasItsEnd) {
   EXPECT_EQ(messages[1].complete().finish_reason(), "stop");
 }
 
+TEST(VllmEncoderTest, TheFirstSamplesEndCountsTheGuessesOfAll) {
+  for (const bool stream : {false, true}) {
+    FinishedEvent event = Finished(FinishReason::kMaxTokens, 3);
+    event.draft_tokens = 5;
+    event.accepted_draft_tokens = 2;
+    VllmEncoder one({.stream = stream});
+    one.OnDelta({.tokens = {7}});
+    const auto single = Decode(one.OnFinished(event, absl::OkStatus()));
+    ASSERT_EQ(single.size(), 1u);
+    EXPECT_EQ(single[0].complete().spec_draft_tokens(), 5u);
+    EXPECT_EQ(single[0].complete().spec_accepted_tokens(), 2u);
+
+    event.samples = {
+        {.reason = FinishReason::kMaxTokens, .stop_string = "", .generated_tokens = 2},
+        {.reason = FinishReason::kMaxTokens, .stop_string = "", .generated_tokens = 1}};
+    VllmEncoder two({.stream = stream});
+    const auto ends = Decode(two.OnFinished(event, absl::OkStatus()));
+    ASSERT_EQ(ends.size(), 2u);
+    EXPECT_EQ(ends[0].complete().spec_draft_tokens(), 5u);
+    EXPECT_EQ(ends[0].complete().spec_accepted_tokens(), 2u);
+    EXPECT_EQ(ends[1].complete().spec_draft_tokens(), 0u);
+    EXPECT_EQ(ends[1].complete().spec_accepted_tokens(), 0u);
+  }
+}
+
 TEST(VllmEncoderTest, LogprobsComeWithTheirTokens) {
   for (const bool stream : {true, false}) {
     VllmEncoder encoder({.stream = stream});
