@@ -82,14 +82,14 @@ void Attention::Plan(std::span<const AttentionRows> sequences) {
   }
 }
 
-void Attention::Run(int layer, const float* q, float* out) {
+void Attention::Run(int layer, std::span<const float> sinks, const float* q, float* out) {
   pool_.ParallelFor(static_cast<int64_t>(tasks_.size()), [&](int64_t index, int thread) {
-    RunTask(tasks_[index], layer, q, out, states_.data() + thread * state_floats_);
+    RunTask(tasks_[index], layer, sinks, q, out, states_.data() + thread * state_floats_);
   });
 }
 
-void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
-                        float* state) const {
+void Attention::RunTask(const Task& task, int layer, std::span<const float> sinks, const float* q,
+                        float* out, float* state) const {
   const LayerSpec& spec = spec_.layers[layer];
   const KvCache& cache = caches_.of(spec);
   const std::span<const int32_t> blocks = task.rows.blocks.of(spec);
@@ -104,6 +104,11 @@ void Attention::RunTask(const Task& task, int layer, const float* q, float* out,
   float* weighted = sum + states;
   std::fill_n(max, states, -std::numeric_limits<float>::infinity());
   std::fill_n(sum, states + states * kv.padded_head_dim(), 0.0f);
+  if (!sinks.empty()) {
+    // Each head has seen its sink, whose weight relative to itself is 1.
+    std::fill_n(sum, states, 1.0f);
+    for (int64_t i = 0; i < states; ++i) max[i] = sinks[first_head + i % group_heads];
+  }
 
   AttendArgs args = {};
   args.head_dim = kv.head_dim;

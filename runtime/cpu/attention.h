@@ -24,10 +24,11 @@ struct AttentionRows {
 
 // out = softmax(s) v with scores s = q k^T * LayerSpec::score_scale, capped if the layer has a
 // score_softcap; query head h uses key-value head h * kv_heads / heads. A row at position p attends
-// to the positions up to p or, in a layer with a window of n, to (p - n, p]. Positions are taken in
-// order, in tiles at fixed places, with scores and sums in F32. So the result of a row depends on
-// its query, its position and the keys and values that it attends to alone. Owns its scratch
-// memory; one Run at a time.
+// to the positions up to p or, in a layer with a window of n, to (p - n, p]. A head's sink, if the
+// layer has sinks, is one more score of the softmax, without a value. The sink comes first; then
+// positions are taken in order, in tiles at fixed places, with scores and sums in F32. So the
+// result of a row depends on its query, its position and the keys and values that it attends to
+// alone. Owns its scratch memory; one Run at a time.
 class Attention {
  public:
   // References must outlive this.
@@ -37,8 +38,9 @@ class Attention {
   // Sets the sequences of the following Runs; the spans must live as long.
   void Plan(std::span<const AttentionRows> sequences);
 
-  // `q` and `out` are [rows of the step, heads, head_dim].
-  void Run(int layer, const float* q, float* out);
+  // `sinks` are [heads], or empty if the layer has none; `q` and `out` are [rows of the step,
+  // heads, head_dim].
+  void Run(int layer, std::span<const float> sinks, const float* q, float* out);
 
   uint64_t workspace_bytes() const { return states_.size() * sizeof(float); }
 
@@ -48,7 +50,8 @@ class Attention {
     int kv_head = 0;
   };
 
-  void RunTask(const Task& task, int layer, const float* q, float* out, float* state) const;
+  void RunTask(const Task& task, int layer, std::span<const float> sinks, const float* q,
+               float* out, float* state) const;
 
   const KernelTable& kernels_;
   ThreadPool& pool_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/cpu/rows.h"
 #include "runtime/model/rope.h"
 
 namespace orcd::cpu {
@@ -16,19 +17,6 @@ using enum TapPoint;
 constexpr int64_t kRowsPerTask = 4;
 // Buffers begin at cache lines.
 constexpr int64_t kAlignFloats = 16;
-
-void Tap(ActivationTap* tap, TapPoint point, int layer, const float* values, int64_t rows,
-         int64_t cols) {
-  if (tap == nullptr) return;
-  tap->OnActivation(point, layer, {values, static_cast<size_t>(rows * cols)}, rows, cols);
-}
-
-std::span<float> Row(float* rows, int64_t row, int cols) {
-  return {rows + row * cols, static_cast<size_t>(cols)};
-}
-std::span<const float> Row(const float* rows, int64_t row, int cols) {
-  return {rows + row * cols, static_cast<size_t>(cols)};
-}
 
 // Hands out consecutive aligned parts of a memory. If that is null, it only counts.
 class Carver {
@@ -62,6 +50,7 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logi
                                float* memory) {
   Carver carver(memory);
   const LayerSpec& layer = spec.layers[0];
+  const FfnSizes ffn_sizes(spec);
   residual = carver.Take(rows, spec.hidden);
   normed = carver.Take(rows, spec.hidden);
   q = carver.Take(rows, layer.q_size());
@@ -69,8 +58,10 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logi
   v = carver.Take(rows, layer.kv_size());
   attention = carver.Take(rows, layer.q_size());
   block_out = carver.Take(rows, spec.hidden);
-  gate = carver.Take(rows, layer.ffn);
-  up = carver.Take(rows, layer.ffn);
+  ffn.gate = carver.Take(rows, ffn_sizes.gate);
+  ffn.up = carver.Take(rows, ffn_sizes.gate);
+  ffn.router = carver.Take(rows, ffn_sizes.router);
+  ffn.expert_rows = carver.Take(rows, ffn_sizes.expert_rows);
   angles = carver.Take(rows, std::ssize(DistinctRopes(spec)) * layer.head_dim);
   head_in = carver.Take(logit_rows, spec.hidden);
   logits = carver.Take(logit_rows, spec.vocab);
@@ -104,7 +95,8 @@ Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, int context
       buffers_(spec, max_step_tokens, max_logit_rows,
                reinterpret_cast<float*>(memory_.bytes().data())),
       matmul_(kernels, pool),
-      attention_(kernels, pool, spec, caches, max_step_tokens, max_seqs) {
+      attention_(kernels, pool, spec, caches, max_step_tokens, max_seqs),
+      ffn_(kernels, pool, matmul_, spec, weights, buffers_.ffn, max_step_tokens) {
   const std::vector<RopeSpec> ropes = DistinctRopes(spec);
   for (const RopeSpec& rope : ropes) {
     ropes_.emplace_back(rope, RopeFrequencies(rope, weights, context));
@@ -117,7 +109,8 @@ Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, int context
 }
 
 uint64_t Forward::workspace_bytes() const {
-  return memory_.bytes().size() + matmul_.workspace_bytes() + attention_.workspace_bytes();
+  return memory_.bytes().size() + matmul_.workspace_bytes() + attention_.workspace_bytes() +
+         ffn_.workspace_bytes();
 }
 
 std::span<float> Forward::activations() {
@@ -268,10 +261,10 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
     input = b.normed;
   }
 
-  const Product inputs[] = {{&w.attn_q, w.attn_q_bias, b.q},
-                            {&w.attn_k, w.attn_k_bias, b.k},
-                            {&w.attn_v, w.attn_v_bias, b.v}};
-  matmul_.Run(inputs, input, rows_);
+  const Product inputs[] = {{&w.attn_q, w.attn_q_bias, input, rows_, b.q},
+                            {&w.attn_k, w.attn_k_bias, input, rows_, b.k},
+                            {&w.attn_v, w.attn_v_bias, input, rows_, b.v}};
+  matmul_.Run(inputs);
   Tap(tap, kQ, layer, b.q, rows_, q_size);
   Tap(tap, kK, layer, b.k, rows_, kv_size);
   Tap(tap, kV, layer, b.v, rows_, kv_size);
@@ -295,11 +288,11 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
   Tap(tap, kQRope, layer, b.q, rows_, q_size);
   Tap(tap, kKRope, layer, b.k, rows_, kv_size);
 
-  attention_.Run(layer, b.q, b.attention);
+  attention_.Run(layer, w.attn_sinks, b.q, b.attention);
   Tap(tap, kAttn, layer, b.attention, rows_, q_size);
 
-  const Product output = {&w.attn_output, w.attn_output_bias, b.block_out};
-  matmul_.Run({&output, 1}, b.attention, rows_);
+  const Product output = {&w.attn_output, w.attn_output_bias, b.attention, rows_, b.block_out};
+  matmul_.Run({&output, 1});
   Tap(tap, kAttnOutput, layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual(layer, w.attn_post_norm, kAttnPostNorm, tap);
@@ -318,22 +311,7 @@ void Forward::RunFfn(int layer, ActivationTap* tap) {
     Tap(tap, kFfnNorm, layer, b.normed, rows_, spec_.hidden);
   }
 
-  const Product inputs[] = {{&w.ffn_gate, w.ffn_gate_bias, b.gate},
-                            {&w.ffn_up, w.ffn_up_bias, b.up}};
-  matmul_.Run(inputs, input, rows_);
-  Tap(tap, kFfnGate, layer, b.gate, rows_, spec.ffn);
-  Tap(tap, kFfnUp, layer, b.up, rows_, spec.ffn);
-
-  const auto activate =
-      spec.activation == Activation::kSilu ? kernels_.silu_multiply : kernels_.gelu_multiply;
-  ForRows(rows_, [&](int64_t row) {
-    const int64_t offset = row * spec.ffn;
-    activate(b.up + offset, spec.ffn, b.gate + offset);
-  });
-  Tap(tap, kFfnAct, layer, b.gate, rows_, spec.ffn);
-
-  const Product output = {&w.ffn_down, w.ffn_down_bias, b.block_out};
-  matmul_.Run({&output, 1}, b.gate, rows_);
+  ffn_.Run(layer, input, rows_, b.block_out, tap);
   Tap(tap, kFfnDown, layer, b.block_out, rows_, spec_.hidden);
 
   AddToResidual(layer, w.ffn_post_norm, kFfnPostNorm, tap);
@@ -341,8 +319,8 @@ void Forward::RunFfn(int layer, ActivationTap* tap) {
 }
 
 void Forward::Logits(const float* normed, int64_t rows, float* logits) {
-  const Product head = {&weights_.output, {}, logits};
-  matmul_.Run({&head, 1}, normed, rows);
+  const Product head = {&weights_.output, {}, normed, rows, logits};
+  matmul_.Run({&head, 1});
   ForRows(rows, [&](int64_t row) {
     const auto of_row = Row(logits, row, spec_.vocab);
     Scale(spec_.logit_scale, of_row);

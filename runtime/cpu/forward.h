@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/attention.h"
+#include "runtime/cpu/ffn.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/kv_caches.h"
 #include "runtime/cpu/mapped_memory.h"
@@ -42,11 +43,10 @@ struct ForwardBuffers {
   float* v;          // [rows, kv_heads * head_dim]
   float* attention;  // [rows, heads * head_dim]
   float* block_out;  // [rows, hidden], output of attention or the FFN, added to the residual
-  float* gate;       // [rows, ffn]
-  float* up;         // [rows, ffn]
-  float* angles;     // [rows, distinct RopeSpecs, head_dim], cosines and sines
-  float* head_in;    // [logit_rows, hidden]
-  float* logits;     // [logit_rows, vocab]
+  FfnBuffers ffn;
+  float* angles;   // [rows, distinct RopeSpecs, head_dim], cosines and sines
+  float* head_in;  // [logit_rows, hidden]
+  float* logits;   // [logit_rows, vocab]
   // Size of all buffers together.
   int64_t floats;
 };
@@ -134,6 +134,7 @@ class Forward {
   std::vector<size_t> rope_of_layer_;
   MatMul matmul_;
   Attention attention_;
+  Ffn ffn_;
 
   // State of the step that runs.
   int64_t rows_ = 0;

@@ -52,7 +52,7 @@ struct AttendArgs {
   int first[kAttendGroups];
   int end[kAttendGroups];
   // The running softmax of each head: greatest score so far, sum of weights relative to it, and
-  // weighted sum of values. The initial values are -infinity, 0 and zeros.
+  // weighted sum of values. The initial values are -infinity, 0 and zeros, or a sink, 1 and zeros.
   float* max;  // [heads]
   float* sum;  // [heads]
   float* out;  // [heads, padded_head_dim]
@@ -72,6 +72,8 @@ struct KernelTable {
   // gate = activation(gate) * up.
   void (*silu_multiply)(const float* up, int64_t count, float* gate);
   void (*gelu_multiply)(const float* up, int64_t count, float* gate);
+  // gate = g * sigmoid(1.702 g) * (u + 1), with g and u as Activation::kClampedSwiglu clamps them.
+  void (*clamped_swiglu_multiply)(const float* up, int64_t count, float* gate);
 };
 
 // The fastest kernels that this processor can run.

@@ -20,6 +20,7 @@ const KernelTable kAvx2Kernels = {
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,
     .gelu_multiply = GeluMultiply,
+    .clamped_swiglu_multiply = ClampedSwigluMultiply,
 };
 
 }  // namespace orcd::cpu

@@ -19,6 +19,7 @@ const KernelTable kBaselineKernels = {
     .attend_f32 = AttendTile<float>,
     .silu_multiply = SiluMultiply,
     .gelu_multiply = GeluMultiply,
+    .clamped_swiglu_multiply = ClampedSwigluMultiply,
 };
 
 }  // namespace orcd::cpu

@@ -25,44 +25,43 @@ void Prefetch(const std::byte* start, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(start + i);
 }
 
-int64_t TasksOf(std::span<const Product> products, int64_t rows_per_task) {
-  int64_t tasks = 0;
-  for (const Product& product : products) {
-    tasks += (product.weights->rows + rows_per_task - 1) / rows_per_task;
-  }
-  return tasks;
-}
-
 }  // namespace
 
 MatMul::MatMul(const KernelTable& kernels, ThreadPool& pool)
     : kernels_(kernels), pool_(pool), tiles_(pool.threads() * kTileRows * kTileStride) {}
 
-void MatMul::Run(std::span<const Product> products, const float* x, int64_t x_rows) {
-  if (x_rows == 0) return;
-  int64_t rows_per_task = kTileRows;
-  while (rows_per_task > kSmallTileRows &&
-         TasksOf(products, rows_per_task) < 4 * int64_t{pool_.threads()}) {
-    rows_per_task /= 2;
+int64_t MatMul::Plan(std::span<const Product> products, int64_t rows_per_task) {
+  first_tasks_.clear();
+  int64_t tasks = 0;
+  for (const Product& product : products) {
+    first_tasks_.push_back(tasks);
+    if (product.x_rows == 0) continue;
+    tasks += (product.weights->rows + rows_per_task - 1) / rows_per_task;
   }
-  pool_.ParallelFor(TasksOf(products, rows_per_task), [&](int64_t task, int thread) {
-    for (const Product& product : products) {
-      const int64_t rows = product.weights->rows;
-      const int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
-      if (task >= tasks) {
-        task -= tasks;
-        continue;
-      }
-      const int64_t first_row = task * rows_per_task;
-      ComputeRows(product, first_row, std::min(rows_per_task, rows - first_row), x, x_rows,
-                  tiles_.data() + thread * kTileRows * kTileStride);
-      return;
-    }
+  return tasks;
+}
+
+void MatMul::Run(std::span<const Product> products) {
+  int64_t rows_per_task = kTileRows;
+  int64_t tasks = Plan(products, rows_per_task);
+  while (rows_per_task > kSmallTileRows && tasks < 4 * int64_t{pool_.threads()}) {
+    rows_per_task /= 2;
+    tasks = Plan(products, rows_per_task);
+  }
+  pool_.ParallelFor(tasks, [&](int64_t task, int thread) {
+    // The last product that begins at this task or before. One without tasks begins where the next
+    // one does.
+    const auto next = std::upper_bound(first_tasks_.begin(), first_tasks_.end(), task);
+    const Product& product = products[next - first_tasks_.begin() - 1];
+    const int64_t first_row = (task - *(next - 1)) * rows_per_task;
+    ComputeRows(product, first_row, std::min(rows_per_task, product.weights->rows - first_row),
+                tiles_.data() + thread * kTileRows * kTileStride);
   });
 }
 
-void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows, const float* x,
-                         int64_t x_rows, float* tile) const {
+void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows,
+                         float* tile) const {
+  const int64_t x_rows = product.x_rows;
   const Matrix& weights = *product.weights;
   const TensorTypeInfo& type = GetTensorTypeInfo(weights.type);
   const int64_t tile_rows = x_rows <= kFewActivationRows ? kSmallTileRows : kTileRows;
@@ -79,7 +78,7 @@ void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows
         Prefetch(weights.row(next_row) + offset, panel_bytes);
         const std::byte* src = weights.row(row + r) + offset;
         if (once) {
-          const float sum = kernels_.dot(weights.type, src, x + col, cols);
+          const float sum = kernels_.dot(weights.type, src, product.x + col, cols);
           float& y = product.y[row + r];
           y = col > 0 ? y + sum : sum;
         } else {
@@ -90,7 +89,7 @@ void MatMul::ComputeRows(const Product& product, int64_t first_row, int64_t rows
       kernels_.multiply({.weights = tile,
                          .weight_stride = kTileStride,
                          .weight_rows = count,
-                         .x = x + col,
+                         .x = product.x + col,
                          .x_stride = weights.cols,
                          .x_rows = x_rows,
                          .cols = cols,
