@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -28,6 +29,12 @@ struct Shape {
   int block_tokens;
   int window = 0;
   float softcap = 0;
+  bool sinks = false;
+
+  // A few sinks are far above all scores, a few far below.
+  std::vector<float> Sinks() const {
+    return sinks ? RandomFloats(heads, 53, 12.0f) : std::vector<float>();
+  }
 
   // kLayer has the window, the other layer has none.
   ModelSpec Spec() const {
@@ -35,7 +42,8 @@ struct Shape {
                              .kv_heads = kv_heads,
                              .head_dim = head_dim,
                              .score_scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                             .score_softcap = softcap};
+                             .score_softcap = softcap,
+                             .sinks = sinks};
     ModelSpec spec;
     spec.layers = {layer, layer};
     spec.layers[kLayer].window = window;
@@ -95,7 +103,7 @@ std::vector<float> Attend(const KernelTable& kernels, const Shape& shape, const 
   attention.Plan({&rows, 1});
   const int64_t width = int64_t{shape.heads} * shape.head_dim;
   std::vector<float> out((end - first) * width, std::numeric_limits<float>::quiet_NaN());
-  attention.Run(kLayer, s.q.data() + first * width, out.data());
+  attention.Run(kLayer, shape.Sinks(), s.q.data() + first * width, out.data());
   return out;
 }
 
@@ -116,11 +124,13 @@ std::vector<double> Reference(const Shape& shape, const Sequence& s, KvType type
   };
   const int d = shape.head_dim;
   const int64_t first = shape.window == 0 ? 0 : std::max<int64_t>(row - shape.window + 1, 0);
+  const std::vector<float> sinks = shape.Sinks();
   std::vector<double> out(int64_t{shape.heads} * d, 0.0);
   for (int h = 0; h < shape.heads; ++h) {
     const int kv_head = h * shape.kv_heads / shape.heads;
     std::vector<double> weight(row + 1);
-    double max = -std::numeric_limits<double>::infinity();
+    const double sink = shape.sinks ? double{sinks[h]} : -std::numeric_limits<double>::infinity();
+    double max = sink;
     for (int64_t p = first; p <= row; ++p) {
       double score = 0;
       for (int i = 0; i < d; ++i) {
@@ -132,7 +142,7 @@ std::vector<double> Reference(const Shape& shape, const Sequence& s, KvType type
       weight[p] = score;
       max = std::max(max, weight[p]);
     }
-    double sum = 0;
+    double sum = std::exp(sink - max);
     for (int64_t p = first; p <= row; ++p) sum += weight[p] = std::exp(weight[p] - max);
     for (int64_t p = first; p <= row; ++p) {
       for (int i = 0; i < d; ++i) {
@@ -179,7 +189,10 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
                           {4, 1, 64, 5, 41},
                           {2, 1, 30, 24, 128},
                           {8, 2, 64, 16, 130, 5.0f},
-                          {2, 1, 64, 16, 4000}};
+                          {2, 1, 64, 16, 4000},
+                          {8, 2, 64, 16, 0, 0, true},
+                          {40, 2, 64, 16, 128, 0, true},
+                          {8, 4, 96, 5, 41, 20.0f, true}};
   for (const Shape& shape : shapes) {
     const Sequence s(shape, 300, 23);
     auto caches = PoisonedCaches(shape, type(), BlocksFor(shape, s.length));
@@ -200,8 +213,9 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
 }
 
 TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
-  for (const int window : {0, 1, 30, 150}) {
-    const Shape shape = {14, 2, 64, 16, window};
+  for (const auto& [window, sinks] :
+       {std::pair(0, false), std::pair(1, true), std::pair(30, true), std::pair(150, false)}) {
+    const Shape shape = {14, 2, 64, 16, window, 0, sinks};
     const Sequence s(shape, 200, 29);
     auto caches = PoisonedCaches(shape, type(), BlocksFor(shape, s.length));
     const auto blocks = Range(BlocksFor(shape, s.length));
@@ -276,7 +290,7 @@ TEST_P(AttentionTest, SequencesBesideOneAnotherDoNotMix) {
   const AttentionRows rows[] = {{0, 1, 69, BlocksOf(shape, a_blocks)},
                                 {1, 20, 0, BlocksOf(shape, b_blocks)}};
   attention.Plan(rows);
-  attention.Run(kLayer, q.data(), out.data());
+  attention.Run(kLayer, {}, q.data(), out.data());
   EXPECT_TRUE(SameBits(std::span(out).first(width),
                        Attend(kernels(), shape, *caches, a, a_blocks, 69, 70)));
   EXPECT_TRUE(SameBits(std::span(out).subspan(width),

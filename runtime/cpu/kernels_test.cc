@@ -1,5 +1,6 @@
 #include "runtime/cpu/kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -137,6 +138,43 @@ TEST_P(KernelsTest, GeluMultiplyIsWithinAFewUlpOfTheGate) {
 }
 
 TEST_P(KernelsTest, GeluMultiplyAtTheEdges) { ExpectEdges(GetParam()->gelu_multiply); }
+
+TEST_P(KernelsTest, ClampedSwigluMultiplyIsWithinAFewUlp) {
+  for (int64_t count : {1, 15, 16, 17, 4096}) {
+    std::mt19937 rng(static_cast<uint32_t>(count));
+    std::uniform_real_distribution<float> number(-12, 12);
+    std::vector<float> gate(count);
+    std::vector<float> up(count);
+    for (float& x : gate) x = number(rng);
+    for (float& x : up) x = number(rng);
+    const std::vector<float> z = gate;
+    GetParam()->clamped_swiglu_multiply(up.data(), count, gate.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = std::min(double{z[i]}, 7.0);
+      const double u = std::clamp(double{up[i]}, -7.0, 7.0);
+      const double expected = g / (1 + std::exp(-1.702 * g)) * (u + 1);
+      // The exponent is rounded relative to its size.
+      ASSERT_NEAR(gate[i], expected, 5e-7 * std::abs(expected) * (1 + std::abs(g)))
+          << z[i] << ", " << up[i];
+    }
+  }
+}
+
+TEST_P(KernelsTest, ClampedSwigluMultiplyAtTheEdges) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> gate = {0.0f, -1000.0f, 7.0f, 7.5f, 1000.0f, inf, 1.0f, 1.0f, NAN, 1.0f, 1.0f};
+  const std::vector<float> up = {2.0f, 2.0f, 2.0f, 2.0f, 2.0f, 2.0f, -inf, inf, 1.0f, NAN, -1.0f};
+  GetParam()->clamped_swiglu_multiply(up.data(), static_cast<int64_t>(gate.size()), gate.data());
+  EXPECT_EQ(gate[0], 0.0f);
+  EXPECT_EQ(gate[1], 0.0f);
+  EXPECT_NEAR(gate[2], 21.0, 1e-3);
+  for (const int above : {3, 4, 5}) EXPECT_EQ(gate[above], gate[2]) << above;
+  EXPECT_NEAR(gate[6], -6 / (1 + std::exp(-1.702)), 1e-5);
+  EXPECT_NEAR(gate[7], 8 / (1 + std::exp(-1.702)), 1e-5);
+  EXPECT_TRUE(std::isnan(gate[8]));
+  EXPECT_TRUE(std::isnan(gate[9]));
+  EXPECT_EQ(gate[10], 0.0f);
+}
 
 }  // namespace
 }  // namespace orcd::cpu

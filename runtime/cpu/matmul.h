@@ -23,10 +23,10 @@ struct Product {
 };
 
 // Dequantises a tile of weight rows at a time, once for all activation rows, and multiplies in F32:
-// a run reads the weights of each product once. A sum runs over panels of kPanelCols columns. Within a panel it runs over 16 lanes (column modulo
-// 16) in order of the column, and the lanes are added as a tree. Panels are added in order, then
-// the bias. So a sum is the same for any number of rows, tiles, threads and products beside it.
-// Owns its tiles; one Run at a time.
+// a run reads the weights of each product once. A sum runs over panels of kPanelCols columns.
+// Within a panel it runs over 16 lanes (column modulo 16) in order of the column, and the lanes are
+// added as a tree. Panels are added in order, then the bias. So a sum is the same for any number of
+// rows, tiles, threads and products beside it. Owns its tiles; one Run at a time.
 class MatMul {
  public:
   // Both must outlive this.

@@ -19,8 +19,8 @@ std::vector<float> Multiply(const KernelTable& kernels, int threads, const Matri
   MatMul matmul(kernels, pool);
   const int64_t rows = static_cast<int64_t>(x.size()) / weights.cols;
   std::vector<float> y(rows * weights.rows, std::numeric_limits<float>::quiet_NaN());
-  const Product product = {&weights, bias, y.data()};
-  matmul.Run({&product, 1}, x.data(), rows);
+  const Product product = {&weights, bias, x.data(), rows, y.data()};
+  matmul.Run({&product, 1});
   return y;
 }
 
@@ -91,30 +91,45 @@ TEST_P(MatMulTest, ASumIsTheSameForAnyRowsBesideItAndAnyThreads) {
   }
 }
 
-TEST_P(MatMulTest, SeveralProductsOfTheSameActivations) {
+// The products of a layer's experts: each has activation rows of its own, and some have none.
+TEST_P(MatMulTest, ProductsBesideOneAnother) {
   const TestMatrix a(TensorType::kQ5_0, 100, 64, 1);
   const TestMatrix b(TensorType::kQ8_0, 3, 64, 2);
-  const TestMatrix c(TensorType::kF32, 33, 64, 3);
-  const std::vector<float> bias = RandomFloats(3, 4);
-  const std::vector<float> x = RandomFloats(2 * 64, 5);
-  std::vector<float> ya(200), yb(6), yc(66);
-  ThreadPool pool(3);
-  MatMul matmul(*GetParam(), pool);
-  const Product products[] = {
-      {&a.matrix(), {}, ya.data()}, {&b.matrix(), bias, yb.data()}, {&c.matrix(), {}, yc.data()}};
-  matmul.Run(products, x.data(), 2);
-  EXPECT_TRUE(SameBits(ya, Multiply(*GetParam(), 1, a.matrix(), {}, x)));
-  EXPECT_TRUE(SameBits(yb, Multiply(*GetParam(), 1, b.matrix(), bias, x)));
-  EXPECT_TRUE(SameBits(yc, Multiply(*GetParam(), 1, c.matrix(), {}, x)));
+  const TestMatrix c(TensorType::kF32, 33, 1100, 3);
+  const TestMatrix d(TensorType::kQ8_0, 257, 64, 4);
+  const std::vector<float> bias = RandomFloats(3, 5);
+  const std::vector<float> x = RandomFloats(2 * 64, 6);
+  const std::vector<float> x_of_c = RandomFloats(7 * 1100, 7);
+  const std::vector<float> x_of_d = RandomFloats(64, 8);
+  for (const int threads : {1, 3}) {
+    std::vector<float> ya(200), yb(6), yc(7 * 33), yd(257);
+    float none = 5;
+    ThreadPool pool(threads);
+    MatMul matmul(*GetParam(), pool);
+    const Product products[] = {{&b.matrix(), {}, nullptr, 0, &none},
+                                {&a.matrix(), {}, x.data(), 2, ya.data()},
+                                {&b.matrix(), bias, x.data(), 2, yb.data()},
+                                {&a.matrix(), {}, nullptr, 0, &none},
+                                {&c.matrix(), {}, x_of_c.data(), 7, yc.data()},
+                                {&d.matrix(), {}, x_of_d.data(), 1, yd.data()},
+                                {&d.matrix(), {}, nullptr, 0, &none}};
+    matmul.Run(products);
+    EXPECT_TRUE(SameBits(ya, Multiply(*GetParam(), 1, a.matrix(), {}, x)));
+    EXPECT_TRUE(SameBits(yb, Multiply(*GetParam(), 1, b.matrix(), bias, x)));
+    EXPECT_TRUE(SameBits(yc, Multiply(*GetParam(), 1, c.matrix(), {}, x_of_c)));
+    EXPECT_TRUE(SameBits(yd, Multiply(*GetParam(), 1, d.matrix(), {}, x_of_d)));
+    EXPECT_EQ(none, 5);
+  }
 }
 
-TEST_P(MatMulTest, NoTokensWriteNothing) {
+TEST_P(MatMulTest, NoProductsAndNoTokensWriteNothing) {
   const TestMatrix weights(TensorType::kF32, 4, 16, 1);
   float y = 5;
   ThreadPool pool(2);
   MatMul matmul(*GetParam(), pool);
-  const Product product = {&weights.matrix(), {}, &y};
-  matmul.Run({&product, 1}, nullptr, 0);
+  const Product product = {&weights.matrix(), {}, nullptr, 0, &y};
+  matmul.Run({&product, 1});
+  matmul.Run({});
   EXPECT_EQ(y, 5);
 }
 
