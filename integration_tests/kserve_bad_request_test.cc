@@ -316,6 +316,7 @@ std::vector<BadRequest> BadSampling() {
       {"stop_token_ids", {"[-1]", "[99999999]", "[\"x\"]"}},
       {"logit_bias", {"[1]", "{\"x\": 1}", "{\"-1\": 1}", "{\"5\": 1001}", "{\"99999999\": 1}"}},
       {"skip_special_tokens", {"1"}},
+      {"speculation", {"2", "\"maybe\""}},
       {"include_stop_str_in_output", {"true"}},
       {"use_beam_search", {"true"}},
       {"early_stopping", {"true", "\"never\""}},

@@ -23,6 +23,8 @@ void Take(const v1::GenerateEvent& event, ManyGeneration& generation) {
     std::vector<uint32_t>& ids = generation.ids[delta.sample()];
     ids.insert(ids.end(), delta.token_ids().begin(), delta.token_ids().end());
     generation.text[delta.sample()] += delta.text();
+    std::vector<v1::TokenLogprobs>& logprobs = generation.logprobs[delta.sample()];
+    logprobs.insert(logprobs.end(), delta.logprobs().begin(), delta.logprobs().end());
   } else if (event.has_end()) {
     if (event.end().has_finished() != generation.started.has_value()) {
       violate("Finished without Started, or the other way round");

@@ -23,6 +23,7 @@ struct ManyGeneration {
   // Keyed by sample.
   std::map<uint32_t, std::vector<uint32_t>> ids;
   std::map<uint32_t, std::string> text;
+  std::map<uint32_t, std::vector<v1::TokenLogprobs>> logprobs;
   std::optional<v1::GenerateEnd> end;
   // Answers to cancels: true if the request was found.
   std::vector<bool> cancelled;
