@@ -12,8 +12,9 @@ namespace orcd {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kCohere2, &kGemma2, &kGemma3, &kGlm4,  &kGranite, &kLlama,   &kMistral3,
-    &kOlmo2,   &kPhi3,   &kQwen2,  &kQwen3, &kQwen3Vl, &kSeedOss, &kSmolLm3};
+    &kCohere2,    &kGemma2,   &kGemma3,   &kGlm4,    &kGlm4Moe, &kGptOss, &kGranite,
+    &kGraniteMoe, &kLlama,    &kMistral3, &kOlmo2,   &kPhi3,    &kQwen2,  &kQwen2Moe,
+    &kQwen3,      &kQwen3Moe, &kQwen3Vl,  &kSeedOss, &kSmolLm3};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/gguf/gguf_reader.h"
@@ -17,20 +18,51 @@
 namespace orcd {
 
 // A dimension of a tensor, in terms of the spec.
-enum class Dim { kOne, kHidden, kVocab, kQ, kKv, kHeadDim, kFfn, kRopePairs };
+enum class Dim {
+  kOne,
+  kHidden,
+  kVocab,
+  kQ,
+  kKv,
+  kHeads,
+  kHeadDim,
+  kFfn,
+  kExperts,
+  kExpertFfn,
+  kSharedFfn,
+  kRopePairs
+};
+
+// The part of a layer that a tensor belongs to. Layers without the part do not have the tensor.
+enum class LayerPart {
+  kLayer,
+  // QkNorm.
+  kQkNorm,
+  // The FFN of a layer without experts.
+  kFfn,
+  // ExpertsSpec.
+  kExperts,
+  // As kExperts, with a matrix or a vector for each expert. Files hold them as one tensor with a
+  // further dimension; older files hold `ffn_gate_exps.weight` as `ffn_gate.N.weight` for each
+  // expert N, and its kin likewise.
+  kEachExpert,
+  kSharedExpert
+};
 
 // A tensor that files of an architecture hold.
 struct TensorRule {
   // The tensor of layer N is `blk.N.` and this name.
   std::string_view name;
   // The member of the weights that views the tensor. A tensor of each layer has a member of
-  // LayerWeights.
+  // LayerWeights or of its ExpertWeights.
   std::variant<Matrix ModelWeights::*, Vector ModelWeights::*, Matrix LayerWeights::*,
-               Vector LayerWeights::*>
+               Vector LayerWeights::*, Matrix ExpertWeights::*, Vector ExpertWeights::*,
+               std::vector<Matrix> ExpertWeights::*>
       role;
   Dim rows;
   // kOne for a vector, [rows].
   Dim cols = Dim::kOne;
+  LayerPart part = LayerPart::kLayer;
   // False if the tensor may be absent; the role is empty then.
   bool needed = true;
 };
@@ -54,7 +86,7 @@ struct Architecture {
   // here.
   absl::StatusOr<ModelSpec> (*read)(const GgufReader& gguf);
   // The tensors: those that all architectures share, and further lists. A tensor may be in several.
-  std::array<std::span<const TensorRule>, 4> tensors;
+  std::array<std::span<const TensorRule>, 6> tensors;
   // True if files may hold the gate and up matrices as one ffn_up, the gate's rows first.
   bool fused_ffn = false;
 };
@@ -64,13 +96,18 @@ extern const Architecture kCohere2;
 extern const Architecture kGemma2;
 extern const Architecture kGemma3;
 extern const Architecture kGlm4;
+extern const Architecture kGlm4Moe;
+extern const Architecture kGptOss;
 extern const Architecture kGranite;
+extern const Architecture kGraniteMoe;
 extern const Architecture kLlama;
 extern const Architecture kMistral3;
 extern const Architecture kOlmo2;
 extern const Architecture kPhi3;
 extern const Architecture kQwen2;
+extern const Architecture kQwen2Moe;
 extern const Architecture kQwen3;
+extern const Architecture kQwen3Moe;
 extern const Architecture kQwen3Vl;
 extern const Architecture kSeedOss;
 extern const Architecture kSmolLm3;

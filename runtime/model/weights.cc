@@ -1,6 +1,7 @@
 #include "runtime/model/weights.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <variant>
 #include <vector>
 
@@ -37,10 +39,18 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       return layer.q_size();
     case Dim::kKv:
       return layer.kv_size();
+    case Dim::kHeads:
+      return layer.heads;
     case Dim::kHeadDim:
       return layer.head_dim;
     case Dim::kFfn:
       return layer.ffn;
+    case Dim::kExperts:
+      return layer.experts.count;
+    case Dim::kExpertFfn:
+      return layer.experts.ffn;
+    case Dim::kSharedFfn:
+      return layer.experts.shared_ffn;
     case Dim::kRopePairs: {
       // Layers without RoPE have no pairs.
       int dims = 0;
@@ -51,13 +61,39 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
   return 0;
 }
 
+bool Has(const LayerSpec& layer, LayerPart part) {
+  switch (part) {
+    case LayerPart::kLayer:
+      return true;
+    case LayerPart::kQkNorm:
+      return layer.qk_norm != QkNorm::kNone;
+    case LayerPart::kFfn:
+      return layer.experts.count == 0;
+    case LayerPart::kExperts:
+    case LayerPart::kEachExpert:
+      return layer.experts.count > 0;
+    case LayerPart::kSharedExpert:
+      return layer.experts.shared_ffn > 0;
+  }
+  return false;
+}
+
+// The name of an expert's own matrix: `ffn_gate.3.weight` for `ffn_gate_exps.weight`.
+std::string NameOfExpert(std::string_view name, int expert) {
+  constexpr std::string_view kAllExperts = "_exps";
+  const size_t at = name.find(kAllExperts);
+  return absl::StrFormat("%s.%d%s", name.substr(0, at), expert,
+                         name.substr(at + kAllExperts.size()));
+}
+
 // A part of a fused tensor's rows: the rule that is for it, and how many.
 struct FusedPart {
   std::string_view name;
   Dim rows;
 };
 
-// A tensor of a layer that holds the rows of several, one after the other.
+// A tensor of a layer that holds the rows of several, one after the other; where it has a matrix
+// for each expert, in each of them.
 struct FusedRule {
   std::string_view name;
   std::span<const FusedPart> parts;
@@ -68,19 +104,26 @@ constexpr FusedPart kQkvWeight[] = {
 constexpr FusedPart kQkvBias[] = {
     {"attn_q.bias", Dim::kQ}, {"attn_k.bias", Dim::kKv}, {"attn_v.bias", Dim::kKv}};
 constexpr FusedPart kGateUp[] = {{"ffn_gate.weight", Dim::kFfn}, {"ffn_up.weight", Dim::kFfn}};
+constexpr FusedPart kExpertGateUp[] = {{"ffn_gate_exps.weight", Dim::kExpertFfn},
+                                       {"ffn_up_exps.weight", Dim::kExpertFfn}};
 constexpr std::string_view kFusedFfn = "ffn_up.weight";
-constexpr FusedRule kFused[] = {
-    {"attn_qkv.weight", kQkvWeight}, {"attn_qkv.bias", kQkvBias}, {kFusedFfn, kGateUp}};
+constexpr FusedRule kFused[] = {{"attn_qkv.weight", kQkvWeight},
+                                {"attn_qkv.bias", kQkvBias},
+                                {kFusedFfn, kGateUp},
+                                {"ffn_gate_up_exps.weight", kExpertGateUp}};
 
-// Rows of a tensor that have a role; empty if `tensor` is null. The rows of a vector are its
-// elements.
+// Rows of a tensor. The rows of a vector are its elements.
 struct Rows {
   const TensorView* tensor = nullptr;
   uint64_t first = 0;
   uint64_t count = 0;
 };
 
-absl::Status SetRole(const Rows& rows, Matrix& matrix) {
+// The rows that have a role: one element, or one for each expert's matrix; empty if the file does
+// not have them.
+using RoleRows = std::vector<Rows>;
+
+absl::Status SetMatrix(const Rows& rows, Matrix& matrix) {
   const TensorView& tensor = *rows.tensor;
   if (FindTensorType(static_cast<uint32_t>(tensor.type)) == nullptr) {
     return UnsupportedModel(
@@ -97,7 +140,18 @@ absl::Status SetRole(const Rows& rows, Matrix& matrix) {
   return absl::OkStatus();
 }
 
-absl::Status SetRole(const Rows& rows, Vector& vector) {
+absl::Status SetRole(const RoleRows& rows, Matrix& matrix) {
+  return SetMatrix(rows.front(), matrix);
+}
+
+absl::Status SetRole(const RoleRows& rows, std::vector<Matrix>& matrices) {
+  matrices.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) ORCD_RETURN_IF_ERROR(SetMatrix(rows[i], matrices[i]));
+  return absl::OkStatus();
+}
+
+absl::Status SetRole(const RoleRows& role, Vector& vector) {
+  const Rows& rows = role.front();
   const TensorView& tensor = *rows.tensor;
   if (tensor.type != TensorType::kF32) {
     return InvalidModel(
@@ -107,9 +161,18 @@ absl::Status SetRole(const Rows& rows, Vector& vector) {
                         tensor.name, GetTensorTypeInfo(tensor.type).name));
   }
   // Aligned: tensors lie at multiples of at least 8 bytes of a mapping, which starts a page.
-  vector = Vector(reinterpret_cast<const float*>(tensor.data.data()), tensor.ne[0])
+  vector = Vector(reinterpret_cast<const float*>(tensor.data.data()), tensor.element_count())
                .subspan(rows.first, rows.count);
   return absl::OkStatus();
+}
+
+template <typename T>
+T& Member(LayerWeights& layer, T LayerWeights::*role) {
+  return layer.*role;
+}
+template <typename T>
+T& Member(LayerWeights& layer, T ExpertWeights::*role) {
+  return layer.experts.*role;
 }
 
 // Takes tensors from a file by an architecture's rules, checks them, and finds at the end the
@@ -123,12 +186,12 @@ class TensorTaker {
     return std::visit(
         [&](auto role) -> absl::Status {
           if constexpr (requires { weights.*role; }) {
-            ORCD_ASSIGN_OR_RETURN(const Rows rows, Find(rule, "", spec_.layers[0]));
-            return rows.tensor == nullptr ? absl::OkStatus() : SetRole(rows, weights.*role);
+            ORCD_ASSIGN_OR_RETURN(const RoleRows rows, Find(rule, "", spec_.layers[0]));
+            return rows.empty() ? absl::OkStatus() : SetRole(rows, weights.*role);
           } else {
             return TakeOfLayers(rule, weights.layers,
-                                [role](const Rows& rows, LayerWeights& layer) {
-                                  return SetRole(rows, layer.*role);
+                                [role](const RoleRows& rows, LayerWeights& layer) {
+                                  return SetRole(rows, Member(layer, role));
                                 });
           }
         },
@@ -138,7 +201,7 @@ class TensorTaker {
   // Fails for the first tensor of the file that was not taken.
   absl::Status CheckAllTaken() const {
     for (const TensorView& tensor : gguf_.tensors()) {
-      if (taken_.contains(tensor.name)) continue;
+      if (taken_.contains(tensor.name) || IsSkipped(tensor.name)) continue;
       const std::string name = QuoteForMessage(tensor.name);
       if (tensor.name.ends_with(".scale") || tensor.name.ends_with(".input_scale")) {
         return UnsupportedModel(
@@ -164,7 +227,18 @@ class TensorTaker {
   }
 
  private:
-  using SetLayerRole = std::function<absl::Status(const Rows& rows, LayerWeights& layer)>;
+  using SetLayerRole = std::function<absl::Status(const RoleRows& rows, LayerWeights& layer)>;
+
+  // True of the tensors of ModelSpec::skipped_layers.
+  bool IsSkipped(std::string_view name) const {
+    constexpr std::string_view kPrefix = "blk.";
+    if (!name.starts_with(kPrefix)) return false;
+    const char* const end = name.data() + name.size();
+    int layer = 0;
+    const auto [rest, error] = std::from_chars(name.data() + kPrefix.size(), end, layer);
+    return error == std::errc() && rest != end && *rest == '.' && layer >= spec_.num_layers() &&
+           layer < spec_.num_layers() + spec_.skipped_layers;
+  }
 
   absl::Status TakeOfLayers(const TensorRule& rule, std::vector<LayerWeights>& layers,
                             const SetLayerRole& set) {
@@ -172,9 +246,10 @@ class TensorTaker {
     int with = -1;
     int without = -1;
     for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
-      ORCD_ASSIGN_OR_RETURN(const Rows rows,
+      if (!Has(spec_.layers[i], rule.part)) continue;
+      ORCD_ASSIGN_OR_RETURN(const RoleRows rows,
                             Find(rule, absl::StrFormat("blk.%d.", i), spec_.layers[i]));
-      if (rows.tensor == nullptr) {
+      if (rows.empty()) {
         without = i;
       } else {
         with = i;
@@ -189,10 +264,10 @@ class TensorTaker {
                                  missing, with));
   }
 
-  // The rows for `rule`, in a tensor of their own or in a fused one; none if they are absent and
-  // may be. `prefix` is the layer's, or empty.
-  absl::StatusOr<Rows> Find(const TensorRule& rule, const std::string& prefix,
-                            const LayerSpec& layer) {
+  // The rows for `rule`, in a tensor of their own, in a fused one or in one for each expert; none
+  // if they are absent and may be. `prefix` is the layer's, or empty.
+  absl::StatusOr<RoleRows> Find(const TensorRule& rule, const std::string& prefix,
+                                const LayerSpec& layer) {
     const std::string name = absl::StrFormat("%s%s", prefix, rule.name);
     const TensorView* const own = gguf_.FindTensor(name);
     const uint64_t count = SizeOf(rule.rows, spec_, layer);
@@ -219,24 +294,69 @@ class TensorTaker {
         rows += SizeOf(other.rows, spec_, layer);
       }
       taken_.insert(whole.name);
-      ORCD_RETURN_IF_ERROR(CheckShape(rule, rows, whole, layer));
-      return Rows{&whole, first, count};
+      ORCD_RETURN_IF_ERROR(CheckShape(rule, ShapeFor(rule, rows, layer), whole));
+      return RowsIn(rule, whole, first, count, rows, layer);
     }
-    if (own == nullptr && !rule.needed) return Rows{};
+    if (own == nullptr && rule.part == LayerPart::kEachExpert && rule.cols != Dim::kOne) {
+      ORCD_ASSIGN_OR_RETURN(RoleRows rows, FindOfExperts(rule, prefix, layer));
+      if (!rows.empty()) return rows;
+    }
+    if (own == nullptr && !rule.needed) return RoleRows{};
     if (own == nullptr) {
+      const bool of_experts =
+          rule.part == LayerPart::kExperts || rule.part == LayerPart::kEachExpert;
       const std::string nor =
           alternative.empty() || alternative == rule.name
               ? ""
               : absl::StrFormat(" and no \"%s%s\" holds its rows", prefix, alternative);
       return InvalidModel(
-          name,
-          absl::StrFormat("tensor \"%s\" is missing%s; every %s model has it, so the file is not "
-                          "whole or was made wrongly: fetch or convert it again",
-                          name, nor, architecture_.family));
+          name, absl::StrFormat(
+                    "tensor \"%s\" is missing%s; every %s model%s has it, so the file is not "
+                    "whole or was made wrongly: fetch or convert it again",
+                    name, nor, architecture_.family,
+                    of_experts ? absl::StrFormat(" of %d experts", layer.experts.count) : ""));
     }
     taken_.insert(own->name);
-    ORCD_RETURN_IF_ERROR(CheckShape(rule, count, *own, layer));
-    return Rows{own, 0, count};
+    ORCD_RETURN_IF_ERROR(CheckShape(rule, ShapeFor(rule, count, layer), *own));
+    return RowsIn(rule, *own, 0, count, count, layer);
+  }
+
+  // The matrices of files that hold each expert's in a tensor of its own; none if there are none.
+  absl::StatusOr<RoleRows> FindOfExperts(const TensorRule& rule, const std::string& prefix,
+                                         const LayerSpec& layer) {
+    const uint64_t count = SizeOf(rule.rows, spec_, layer);
+    const std::vector<uint64_t> shape = {SizeOf(rule.cols, spec_, layer), count};
+    RoleRows found;
+    std::string missing;
+    for (int expert = 0; expert < layer.experts.count; ++expert) {
+      const std::string name = absl::StrFormat("%s%s", prefix, NameOfExpert(rule.name, expert));
+      const TensorView* const tensor = gguf_.FindTensor(name);
+      if (tensor == nullptr) {
+        if (missing.empty()) missing = name;
+        continue;
+      }
+      taken_.insert(tensor->name);
+      ORCD_RETURN_IF_ERROR(CheckShape(rule, shape, *tensor));
+      found.push_back({tensor, 0, count});
+    }
+    if (found.empty() || missing.empty()) return found;
+    return InvalidModel(
+        missing, absl::StrFormat("tensor \"%s\" is missing and the file has those of %d of %d "
+                                 "experts; fetch or convert it again",
+                                 missing, found.size(), layer.experts.count));
+  }
+
+  // The rows of `rule` in `tensor`: `count` from `first` on, or as many in each expert's `stride`
+  // rows.
+  static RoleRows RowsIn(const TensorRule& rule, const TensorView& tensor, uint64_t first,
+                         uint64_t count, uint64_t stride, const LayerSpec& layer) {
+    if (rule.part != LayerPart::kEachExpert) return {Rows{&tensor, first, count}};
+    if (rule.cols == Dim::kOne) return {Rows{&tensor, 0, tensor.element_count()}};
+    RoleRows rows;
+    for (int expert = 0; expert < layer.experts.count; ++expert) {
+      rows.push_back({&tensor, static_cast<uint64_t>(expert) * stride + first, count});
+    }
+    return rows;
   }
 
   // True if the layer's file holds the parts of `fused` in one tensor.
@@ -249,19 +369,27 @@ class TensorTaker {
     return fused.name != kFusedFfn || (architecture_.fused_ffn && !has("ffn_gate.weight"));
   }
 
-  absl::Status CheckShape(const TensorRule& rule, uint64_t rows, const TensorView& tensor,
-                          const LayerSpec& layer) const {
+  // The dimensions of a tensor of these rows, the contiguous one first.
+  std::vector<uint64_t> ShapeFor(const TensorRule& rule, uint64_t rows,
+                                 const LayerSpec& layer) const {
+    std::vector<uint64_t> shape;
+    if (rule.cols != Dim::kOne) shape.push_back(SizeOf(rule.cols, spec_, layer));
+    shape.push_back(rows);
+    if (rule.part == LayerPart::kEachExpert) shape.push_back(layer.experts.count);
+    return shape;
+  }
+
+  absl::Status CheckShape(const TensorRule& rule, const std::vector<uint64_t>& wanted,
+                          const TensorView& tensor) const {
     // Some files violate this, and the message below would not say which side is wrong.
-    if (rule.rows == Dim::kVocab && tensor.row_count() != rows) {
+    if (rule.rows == Dim::kVocab && tensor.row_count() != wanted.back()) {
       return InvalidModel(
           tensor.name,
           absl::StrFormat("tensor \"%s\" has %d rows and tokenizer.ggml.tokens %d tokens; they "
                           "have to be equal (the matrix is not to be cut, the vocabulary is padded "
                           "instead), convert the model again",
-                          tensor.name, tensor.row_count(), rows));
+                          tensor.name, tensor.row_count(), wanted.back()));
     }
-    std::vector<uint64_t> wanted = {rows};
-    if (rule.cols != Dim::kOne) wanted.insert(wanted.begin(), SizeOf(rule.cols, spec_, layer));
     bool same = true;
     for (size_t i = 0; i < tensor.ne.size(); ++i) {
       same &= tensor.ne[i] == (i < wanted.size() ? wanted[i] : 1);

@@ -30,7 +30,8 @@ struct Matrix {
 using Vector = std::span<const float>;
 
 // The weights of a layer's experts (ExpertsSpec). Files hold the experts' matrices as one tensor or
-// as one tensor for each expert, and gate and up in one or in two.
+// as one tensor for each expert, and gate and up in one or in two, so that the matrices of
+// different experts may be of different types.
 struct ExpertWeights {
   Matrix router;          // [count, hidden]
   Vector router_bias;     // [count], part of the logits
@@ -89,6 +90,7 @@ struct ModelWeights {
   // Takes the tensors of the file's architecture. kInvalidArgument naming the tensor if one is
   // missing or has a wrong shape or type; kUnimplemented if the file holds a tensor that the
   // architecture does not have, since computing without it would leave out something that matters.
+  // Tensors of ModelSpec::skipped_layers are not looked at.
   static absl::StatusOr<ModelWeights> FromGguf(const GgufReader& gguf, const ModelSpec& spec);
 };
 

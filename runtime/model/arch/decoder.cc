@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -52,11 +53,15 @@ double NumberOf(const GgufEntry& entry) {
   return NAN;
 }
 
+bool IsAmong(std::initializer_list<std::string_view> keys, std::string_view name) {
+  return std::ranges::find(keys, name) != keys.end();
+}
+
 absl::Status CheckGraphKeys(const Keys& keys, std::initializer_list<std::string_view> own_keys,
                             int context_length) {
   for (const GraphKey& key : kGraphKeys) {
     const GgufEntry* const entry = keys.gguf().Find(keys.Key(key.name));
-    if (entry == nullptr || std::ranges::find(own_keys, key.name) != own_keys.end()) continue;
+    if (entry == nullptr || IsAmong(own_keys, key.name)) continue;
     const double value = NumberOf(*entry);
     if (value == key.neutral || (key.name == kSlidingWindow && value >= context_length)) continue;
     return keys.Unsupported(
@@ -69,7 +74,7 @@ absl::Status CheckGraphKeys(const Keys& keys, std::initializer_list<std::string_
 }
 
 // Refuses models of other kinds that share an architecture's name.
-absl::Status CheckKind(const Keys& keys) {
+absl::Status CheckKind(const Keys& keys, std::initializer_list<std::string_view> own_keys) {
   constexpr std::string_view kCausal = "attention.causal";
   ORCD_ASSIGN_OR_RETURN(const bool causal, keys.Bool(kCausal, true));
   if (!causal) {
@@ -80,15 +85,15 @@ absl::Status CheckKind(const Keys& keys) {
   const struct {
     std::string_view name;
     std::string_view what;
-  } counts[] = {
-      {"expert_count", "mixtures of experts are not computed here, load a model without experts"},
-      {"nextn_predict_layers",
-       "layers that predict further tokens are not computed here, use a file of the model without "
-       "them"}};
+  } counts[] = {{kExpertCount, "mixtures of experts are not computed here"},
+                {kPredictLayers, "layers that predict further tokens are not computed here"}};
   for (const auto& [name, what] : counts) {
-    if (!keys.Has(name)) continue;
+    if (!keys.Has(name) || IsAmong(own_keys, name)) continue;
     ORCD_ASSIGN_OR_RETURN(const uint32_t count, keys.gguf().GetU32(keys.Key(name)));
-    if (count > 0) return keys.Unsupported(name, absl::StrFormat("is %d; %s", count, what));
+    if (count == 0) continue;
+    return keys.Unsupported(name, absl::StrFormat("is %d; %s for the architecture \"%s\", use a "
+                                                  "file of a model without them",
+                                                  count, what, keys.architecture()));
   }
   return absl::OkStatus();
 }
@@ -266,8 +271,11 @@ absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
     ORCD_ASSIGN_OR_RETURN(const std::string_view name, gguf.GetString("general.name"));
     spec.name = ReplaceInvalidUtf8(name.substr(0, kMaxNameBytes));
   }
-  ORCD_RETURN_IF_ERROR(CheckKind(keys));
+  ORCD_RETURN_IF_ERROR(CheckKind(keys, own_keys));
   ORCD_ASSIGN_OR_RETURN(const int layers, keys.Size("block_count", kMaxLayers));
+  if (IsAmong(own_keys, kPredictLayers)) {
+    ORCD_ASSIGN_OR_RETURN(spec.skipped_layers, keys.Count(kPredictLayers, layers - 1));
+  }
   ORCD_ASSIGN_OR_RETURN(spec.hidden, keys.Size("embedding_length", kMaxHidden));
   ORCD_ASSIGN_OR_RETURN(layer.ffn, keys.SizeOfLayers("feed_forward_length", kMaxFfn, layers));
   ORCD_ASSIGN_OR_RETURN(spec.context_length, keys.Size("context_length", kMaxContextLength));
@@ -291,7 +299,7 @@ absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
                                         kTokensKey, tokens->size(), kMaxVocab));
   }
   spec.vocab = static_cast<int>(tokens->size());
-  spec.layers.assign(layers, layer);
+  spec.layers.assign(layers - spec.skipped_layers, layer);
   return spec;
 }
 

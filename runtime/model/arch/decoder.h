@@ -25,18 +25,26 @@ inline constexpr TensorRule kDecoderTensors[] = {
     Optional({"attn_v.bias", &LayerWeights::attn_v_bias, Dim::kKv}),
     {"attn_output.weight", &LayerWeights::attn_output, Dim::kHidden, Dim::kQ},
     Optional({"attn_output.bias", &LayerWeights::attn_output_bias, Dim::kHidden}),
-    {"ffn_gate.weight", &LayerWeights::ffn_gate, Dim::kFfn, Dim::kHidden},
-    {"ffn_up.weight", &LayerWeights::ffn_up, Dim::kFfn, Dim::kHidden},
-    {"ffn_down.weight", &LayerWeights::ffn_down, Dim::kHidden, Dim::kFfn},
-    Optional({"ffn_gate.bias", &LayerWeights::ffn_gate_bias, Dim::kFfn}),
-    Optional({"ffn_up.bias", &LayerWeights::ffn_up_bias, Dim::kFfn}),
-    Optional({"ffn_down.bias", &LayerWeights::ffn_down_bias, Dim::kHidden}),
+    {"ffn_gate.weight", &LayerWeights::ffn_gate, Dim::kFfn, Dim::kHidden, LayerPart::kFfn},
+    {"ffn_up.weight", &LayerWeights::ffn_up, Dim::kFfn, Dim::kHidden, LayerPart::kFfn},
+    {"ffn_down.weight", &LayerWeights::ffn_down, Dim::kHidden, Dim::kFfn, LayerPart::kFfn},
+    Optional(
+        {"ffn_gate.bias", &LayerWeights::ffn_gate_bias, Dim::kFfn, Dim::kOne, LayerPart::kFfn}),
+    Optional({"ffn_up.bias", &LayerWeights::ffn_up_bias, Dim::kFfn, Dim::kOne, LayerPart::kFfn}),
+    Optional(
+        {"ffn_down.bias", &LayerWeights::ffn_down_bias, Dim::kHidden, Dim::kOne, LayerPart::kFfn}),
 };
 
 // Norms before attention and before the FFN, each of its own.
 inline constexpr TensorRule kPreNorms[] = {
     {"attn_norm.weight", &LayerWeights::attn_norm, Dim::kHidden},
     {"ffn_norm.weight", &LayerWeights::ffn_norm, Dim::kHidden},
+};
+
+// As kPreNorms, in files that name the FFN's after attention.
+inline constexpr TensorRule kPreNormsByAttention[] = {
+    {"attn_norm.weight", &LayerWeights::attn_norm, Dim::kHidden},
+    {"post_attention_norm.weight", &LayerWeights::ffn_norm, Dim::kHidden},
 };
 
 // Norms of what attention and the FFN add to the residual stream.
@@ -47,8 +55,17 @@ inline constexpr TensorRule kPostNorms[] = {
 
 // QkNorm::kHead.
 inline constexpr TensorRule kHeadNorms[] = {
-    {"attn_q_norm.weight", &LayerWeights::attn_q_norm, Dim::kHeadDim},
-    {"attn_k_norm.weight", &LayerWeights::attn_k_norm, Dim::kHeadDim},
+    {"attn_q_norm.weight", &LayerWeights::attn_q_norm, Dim::kHeadDim, Dim::kOne,
+     LayerPart::kQkNorm},
+    {"attn_k_norm.weight", &LayerWeights::attn_k_norm, Dim::kHeadDim, Dim::kOne,
+     LayerPart::kQkNorm},
+};
+
+// Biases of queries, keys and values in families that always have them.
+inline constexpr TensorRule kQkvBiases[] = {
+    {"attn_q.bias", &LayerWeights::attn_q_bias, Dim::kQ},
+    {"attn_k.bias", &LayerWeights::attn_k_bias, Dim::kKv},
+    {"attn_v.bias", &LayerWeights::attn_v_bias, Dim::kKv},
 };
 
 // Llama 3.1 and later. The tensor alone says that RoPE is scaled.
@@ -57,11 +74,14 @@ inline constexpr TensorRule kRopeFactors[] = {
 };
 
 inline constexpr std::string_view kSlidingWindow = "attention.sliding_window";
+inline constexpr std::string_view kExpertCount = "expert_count";
+inline constexpr std::string_view kPredictLayers = "nextn_predict_layers";
 
 // Describes a model whose layers are alike, with what the shared keys say: sizes, heads, RoPE and
 // its scaling, the scale of scores, norm epsilon, vocabulary. `own_keys` names the keys of
-// kGraphKeys (in decoder.cc), which change what is computed, that the architecture reads itself; if
-// the file sets another one, the result is kUnimplemented. Other errors are those of
+// kGraphKeys (in decoder.cc), which change what is computed, and the kinds of models that the
+// architecture reads itself (kExpertCount; of kPredictLayers the last layers are left out); if the
+// file sets another one, the result is kUnimplemented. Other errors are those of
 // Architecture::read.
 absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
                                       std::initializer_list<std::string_view> own_keys = {},

@@ -42,6 +42,14 @@ absl::StatusOr<int> Keys::Size(std::string_view name, int max, int fallback) con
       name, absl::StrFormat("is %d and has to be from 1 to %d; %s", *value, max, kConvertAgain));
 }
 
+absl::StatusOr<int> Keys::Count(std::string_view name, int max, int fallback) const {
+  if (!Has(name)) return fallback;
+  ORCD_ASSIGN_OR_RETURN(const uint32_t value, gguf_.GetU32(Key(name)));
+  if (value <= static_cast<uint32_t>(max)) return static_cast<int>(value);
+  return Invalid(
+      name, absl::StrFormat("is %d and has to be from 0 to %d; %s", value, max, kConvertAgain));
+}
+
 absl::StatusOr<int> Keys::SizeOfLayers(std::string_view name, int max, int layers,
                                        int fallback) const {
   const GgufEntry* const entry = gguf_.Find(Key(name));

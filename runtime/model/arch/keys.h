@@ -30,6 +30,8 @@ class Keys {
 
   // A number from 1 to `max`; `fallback` if the key is missing, unless that is 0.
   absl::StatusOr<int> Size(std::string_view name, int max, int fallback = 0) const;
+  // A number from 0 to `max`; `fallback` if the key is missing.
+  absl::StatusOr<int> Count(std::string_view name, int max, int fallback = 0) const;
   // As Size, of a key that may hold an array with a number for each layer. kUnimplemented if they
   // differ.
   absl::StatusOr<int> SizeOfLayers(std::string_view name, int max, int layers,

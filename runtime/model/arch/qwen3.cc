@@ -1,21 +1,32 @@
-// Qwen3 and the text path of Qwen3-VL: a decoder with a norm of each head's queries and keys.
+// Qwen3, with or without experts, and the text path of Qwen3-VL: a decoder with a norm of each
+// head's queries and keys.
 #include "runtime/base/error.h"
-#include "runtime/model/arch/decoder.h"
+#include "runtime/model/arch/experts.h"
 
 namespace orcd {
 namespace {
 
-absl::StatusOr<ModelSpec> ReadAs(const GgufReader& gguf, std::string_view architecture) {
-  ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(Keys(gguf, architecture), RopeKind::kNeox));
+absl::StatusOr<ModelSpec> ReadQwen3(const Keys& keys, std::string_view kind = "") {
+  ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNeox, {kind}));
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::kHead;
   return spec;
 }
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) { return ReadAs(gguf, "qwen3"); }
+absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) { return ReadQwen3(Keys(gguf, "qwen3")); }
 
 // RoPE's interleaved axes all have the text's position, so it is that of Qwen3. What the file adds
 // for images does not apply to text.
-absl::StatusOr<ModelSpec> ReadVl(const GgufReader& gguf) { return ReadAs(gguf, "qwen3vl"); }
+absl::StatusOr<ModelSpec> ReadVl(const GgufReader& gguf) {
+  return ReadQwen3(Keys(gguf, "qwen3vl"));
+}
+
+absl::StatusOr<ModelSpec> ReadMoe(const GgufReader& gguf) {
+  const Keys keys(gguf, "qwen3moe");
+  ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadQwen3(keys, kExpertCount));
+  ORCD_ASSIGN_OR_RETURN(const ExpertsSpec experts, ReadExperts(keys, {}));
+  SetExperts(experts, 0, spec);
+  return spec;
+}
 
 }  // namespace
 
@@ -25,6 +36,14 @@ constinit const Architecture kQwen3 = {.name = "qwen3",
                                        .status = "random models",
                                        .read = Read,
                                        .tensors = {kDecoderTensors, kPreNorms, kHeadNorms}};
+
+constinit const Architecture kQwen3Moe = {
+    .name = "qwen3moe",
+    .family = "Qwen3 MoE",
+    .models = "Qwen3 with experts",
+    .status = "random models",
+    .read = ReadMoe,
+    .tensors = {kDecoderTensors, kPreNorms, kHeadNorms, kExpertTensors}};
 
 constinit const Architecture kQwen3Vl = {.name = "qwen3vl",
                                          .family = "Qwen3-VL",

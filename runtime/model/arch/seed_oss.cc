@@ -4,11 +4,6 @@
 namespace orcd {
 namespace {
 
-constexpr TensorRule kNorms[] = {
-    {"attn_norm.weight", &LayerWeights::attn_norm, Dim::kHidden},
-    {"post_attention_norm.weight", &LayerWeights::ffn_norm, Dim::kHidden},
-};
-
 absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   return ReadDecoder(Keys(gguf, "seed_oss"), RopeKind::kNeox);
 }
@@ -20,6 +15,6 @@ constinit const Architecture kSeedOss = {.name = "seed_oss",
                                          .models = "Seed-OSS",
                                          .status = "a random model",
                                          .read = Read,
-                                         .tensors = {kDecoderTensors, kNorms}};
+                                         .tensors = {kDecoderTensors, kPreNormsByAttention}};
 
 }  // namespace orcd
