@@ -21,6 +21,7 @@
 #include "cuda/oracle_files_for_test.h"
 #include "cuda/shaped_model_for_test.h"
 #include "runtime/backend/conformance_for_test.h"
+#include "runtime/backend/draft_conformance_for_test.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/gguf/dequantize.h"
@@ -641,6 +642,7 @@ struct CudaKind {
   static constexpr double kLogprobError = 1e-6;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, BackendConformanceTest, CudaKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cuda, DraftConformanceTest, CudaKind);
 
 // Layers with and without a window.
 struct CudaWindowKind : CudaKind {
@@ -653,6 +655,7 @@ struct CudaWindowKind : CudaKind {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaWindows, BackendConformanceTest, CudaWindowKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaWindows, DraftConformanceTest, CudaWindowKind);
 
 class CudaBackendTest : public GpuTest, public CudaKind {};
 

@@ -1,5 +1,7 @@
 #include "runtime/backend/batch_checker.h"
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -229,6 +231,120 @@ TEST_F(LateMaskBatchCheckerTest, SaysWhatIsWrongWithAPart) {
   seq.mask = {words_};
   EXPECT_THAT(std::string(Launch({seq}).message()), HasSubstr("and another follows"));
   EXPECT_EQ(late_.masks_awaited(), 0) << "these steps were not launched";
+}
+
+class DraftBatchCheckerTest : public BatchCheckerTest {
+ protected:
+  DraftBatchCheckerTest() : drafts_checker_(DraftInfo(), Spec()) {}
+
+  static BackendInfo DraftInfo() {
+    BackendInfo info = Info();
+    info.max_drafts = 3;
+    info.late_masks = true;
+    return info;
+  }
+  // A sequence of three tokens and as many drafts as there are masks.
+  StepSequence Drafting(int slot, std::span<const TokenMask> masks) const {
+    StepSequence seq = Sequence(slot);
+    seq.drafts = std::span(drafts_).first(masks.size());
+    seq.draft_masks = masks;
+    return seq;
+  }
+  std::string CheckDrafts(std::vector<StepSequence> seqs) {
+    StepBatch batch;
+    batch.seqs = std::move(seqs);
+    return std::string(drafts_checker_.Check(batch).message());
+  }
+
+  const std::vector<int32_t> drafts_ = {4, 5, 6, 7};
+  const std::vector<TokenMask> masks_ = std::vector<TokenMask>(4);
+  const std::span<const TokenMask> all_ = masks_;
+  BatchChecker drafts_checker_;
+};
+
+TEST_F(DraftBatchCheckerTest, TakesDraftsThatFit) {
+  EXPECT_EQ(CheckDrafts({Drafting(0, all_.first(1)), Drafting(1, all_.first(1))}), "")
+      << "8 tokens, of which two are drafts";
+  drafts_checker_.OnWait();
+  const std::vector<uint32_t> words = {~0u << 10 | 3};
+  const std::vector<TokenMask> masks = {{words}, {}, {words}};
+  StepSequence seq = Drafting(0, masks);
+  seq.start_params = nullptr;
+  seq.tokens = previous_;
+  seq.start_position = 8;
+  EXPECT_EQ(CheckDrafts({seq}), "") << "up to position 11, which is the last";
+}
+
+TEST_F(DraftBatchCheckerTest, SaysWhatIsWrongWithDrafts) {
+  EXPECT_THAT(Check({Drafting(0, all_.first(1))}),
+              HasSubstr("slot 0: drafts, which this backend does not support"));
+  EXPECT_THAT(CheckDrafts({Drafting(0, all_)}), HasSubstr("4 drafts, must be at most 3"));
+  EXPECT_THAT(CheckDrafts({Drafting(0, all_.first(3)), Drafting(1, {})}),
+              HasSubstr("a step of 9 tokens, at most 8"));
+  StepSequence seq = Drafting(0, all_.first(2));
+  seq.draft_masks = all_.first(1);
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("1 masks for 2 drafts"));
+  seq = Sequence(0);
+  seq.draft_masks = all_.first(1);
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("1 masks for 0 drafts"));
+  seq = Drafting(0, all_.first(2));
+  seq.sample = false;
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("drafts and nothing is drawn"));
+  seq = Drafting(0, all_.first(2));
+  seq.mask_follows = true;
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("drafts and a mask that follows"));
+  for (const int32_t token : {kPreviousSample, 10}) {
+    const std::vector<int32_t> drafts = {1, token};
+    seq = Drafting(0, all_.first(2));
+    seq.drafts = drafts;
+    EXPECT_THAT(CheckDrafts({seq}), HasSubstr("the vocabulary has 10"));
+  }
+  const std::vector<uint32_t> none = {~0u << 10};
+  const std::vector<TokenMask> masks = {{}, {none}};
+  EXPECT_THAT(CheckDrafts({Drafting(0, masks)}), HasSubstr("draft 1: a mask that allows no token"));
+  seq = Drafting(0, all_.first(2));
+  seq.blocks = std::span(blocks_).first(1);
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("position 4 is not in the 1 blocks"));
+  const std::vector<int32_t> four = {0, 1, 2, 3};
+  seq = Drafting(0, all_.first(1));
+  seq.blocks = four;
+  seq.start_position = 9;
+  EXPECT_THAT(CheckDrafts({seq}), HasSubstr("position 12, the model has 12"));
+}
+
+// The next part of a sequence depends on its drafts, so it cannot be known before their result.
+TEST_F(DraftBatchCheckerTest, ASlotWaitsForItsDrafts) {
+  const StepSequence drafting = Drafting(0, all_.first(1));
+  const std::string waits = "slot 0: a step with drafts of it was not waited for";
+  EXPECT_EQ(CheckDrafts({Sequence(1)}), "");
+  EXPECT_EQ(CheckDrafts({drafting}), "");
+  EXPECT_EQ(CheckDrafts({Sequence(0)}), waits);
+  EXPECT_EQ(CheckDrafts({Sequence(1)}), "");
+  drafts_checker_.OnWait();
+  EXPECT_EQ(CheckDrafts({drafting}), waits) << "an older step was waited for";
+  drafts_checker_.OnWait();
+  StepSequence next = Sequence(0);
+  next.start_params = nullptr;
+  next.tokens = previous_;
+  EXPECT_EQ(CheckDrafts({next}), "");
+  EXPECT_EQ(CheckDrafts({next}), "") << "without drafts it goes on at once";
+}
+
+TEST_F(WindowBatchCheckerTest, DraftsNeedTheirWindowBlocks) {
+  BackendInfo info = WindowInfo();
+  info.max_drafts = 3;
+  BatchChecker checker(info, WindowSpec());
+  const std::vector<TokenMask> masks(2);
+  StepBatch batch;
+  batch.seqs = {Sequence(0)};
+  batch.seqs[0].drafts = std::span(tokens_).first(2);
+  batch.seqs[0].draft_masks = masks;
+  std::vector<int32_t> window_blocks = {0, kNoBlock};
+  batch.seqs[0].window_blocks = window_blocks;
+  EXPECT_THAT(std::string(checker.Check(batch).message()),
+              HasSubstr("window block 1 is missing; the step reads 0 to 1"));
+  window_blocks[1] = 2;
+  EXPECT_TRUE(checker.Check(batch).ok());
 }
 
 TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/conformance_for_test.h"
+#include "runtime/backend/draft_conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
@@ -109,6 +111,7 @@ struct CpuKind {
   static constexpr double kLogprobError = 0;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, BackendConformanceTest, CpuKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, DraftConformanceTest, CpuKind);
 
 // A model most of whose layers have a window.
 struct WindowKind : CpuKind {
@@ -121,6 +124,7 @@ struct WindowKind : CpuKind {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Windows, DraftConformanceTest, WindowKind);
 
 class CpuBackendTest : public ::testing::Test {
  protected:
@@ -138,6 +142,7 @@ TEST_F(CpuBackendTest, SaysWhatItIs) {
   EXPECT_EQ(info.max_step_tokens, 128);
   EXPECT_EQ(info.block_tokens, 16);
   EXPECT_EQ(info.max_in_flight, 1);
+  EXPECT_EQ(info.max_drafts, 16);
   EXPECT_EQ(info.weights_bytes, model()->size_bytes());
   const ModelSpec& spec = model()->spec();
   const LayerSpec& layer = spec.layers[0];
@@ -226,17 +231,18 @@ TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
 }
 
 TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
-  // More targets than sequences, so that their logits take several rounds.
+  // More targets than the logits have room for at a time, which is the sequences and 16 drafts.
+  constexpr size_t kStep = 4 + 16 + 3;
   auto backend = MakeTestBackend(model());
-  const auto tokens = TestTokens(23, 5);
-  const auto blocks = BlockRange(0, 2);
+  const auto tokens = TestTokens(60, 5);
+  const auto blocks = BlockRange(0, 4);
   const auto all = TeacherForce(*backend, tokens, blocks, 64);
   std::vector<SampledToken> scored;
   SampledToken sample;
   const SamplingParams params;
-  for (size_t first = 0; first < tokens.size(); first += 9) {
+  for (size_t first = 0; first < tokens.size(); first += kStep) {
     StepSequence seq = StartSequence(0, tokens, blocks);
-    const size_t count = std::min<size_t>(9, tokens.size() - first);
+    const size_t count = std::min(kStep, tokens.size() - first);
     seq.start_params = first == 0 ? &params : nullptr;
     seq.tokens = std::span(tokens).subspan(first, count);
     seq.start_position = static_cast<int32_t>(first);
@@ -280,6 +286,7 @@ TEST_F(CpuBackendTest, RefusesOptionsThatCannotBeMeant) {
   EXPECT_EQ(field_of([](BackendOptions& o) { o.max_step_tokens = 3; }), "max_step_tokens");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.block_tokens = 0; }), "block_tokens");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.kv_cache_bytes = -1; }), "kv_cache_bytes");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.reserved_bytes = -1; }), "reserved_bytes");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.threads = -1; }), "threads");
 }
 
@@ -311,6 +318,16 @@ TEST_F(CpuBackendTest, AKvCacheOfItsOwnChoiceLeavesRoomForTheRest) {
   EXPECT_EQ(DefaultKvCacheBytes(16384 * kMiB, 500 * kMiB), 4096 * kMiB) << "a quarter of all";
   EXPECT_EQ(DefaultKvCacheBytes(600 * kMiB, 500 * kMiB), 50 * kMiB) << "half of what is left";
   EXPECT_EQ(DefaultKvCacheBytes(400 * kMiB, 500 * kMiB), 0);
+}
+
+TEST_F(CpuBackendTest, AKvCacheOfItsOwnChoiceLeavesReservedMemoryFree) {
+  BackendOptions options = SmallOptions();
+  options.kv_cache_bytes = 0;
+  EXPECT_GT(MakeTestBackend(model(), options)->info().kv_blocks, 1);
+  options.reserved_bytes = int64_t{1} << 60;
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().kv_blocks, 1) << "none may be chosen";
+  options.kv_cache_bytes = 4 << 20;
+  EXPECT_GT(MakeTestBackend(model(), options)->info().kv_blocks, 1) << "it was given";
 }
 
 TEST_F(CpuBackendTest, PlansForTheContextThatIsAskedFor) {
@@ -453,6 +470,60 @@ TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {
       << "what follows from it is no better";
   EXPECT_EQ(finite_of({StartSequence(1, tokens_, more_blocks)}), std::vector<bool>{true})
       << "another sequence in the slot";
+}
+
+// A sequence fails where it fails without drafts.
+TEST_F(ChangedFileTest, NanInADraftsKeysAndValuesShowsOnceItIsAToken) {
+  const int32_t bad = 9;
+  const uint16_t half_nan = 0x7e00;
+  Write(model_->weights().token_embd.row(bad), half_nan);
+  HideTheChange();
+  const std::vector<int32_t> drafts = {bad, bad};
+  const std::vector<std::vector<int32_t>> blocks_of = {BlockRange(0, 1), BlockRange(1, 1),
+                                                       BlockRange(2, 1)};
+  const auto start = [&](int slot) {
+    StepSequence seq = StartSequence(slot, tokens_, blocks_of[slot]);
+    seq.sample = true;
+    return seq;
+  };
+  const auto next = [&](int slot) {
+    StepSequence seq = ContinueSequence(slot, 4, {&kPreviousSample, 1}, blocks_of[slot]);
+    seq.sample = true;
+    return seq;
+  };
+  const int32_t first = SamplesOf(RunStep(*backend_, {start(0)})).at(0).token;
+  const int32_t second = SamplesOf(RunStep(*backend_, {next(0)})).at(0).token;
+  ASSERT_NE(first, bad);
+
+  // Wrong drafts.
+  const std::vector<TokenMask> masks(2);
+  StepSequence seq = start(1);
+  seq.drafts = drafts;
+  seq.draft_masks = masks;
+  StepResult result = RunStep(*backend_, {seq});
+  EXPECT_EQ(FiniteOf(result), std::vector<bool>{true});
+  ASSERT_EQ(SamplesOf(result).size(), 1u);
+  EXPECT_EQ(SamplesOf(result)[0].token, first);
+  result = RunStep(*backend_, {next(1)});
+  EXPECT_EQ(FiniteOf(result), std::vector<bool>{true});
+  EXPECT_EQ(SamplesOf(result).at(0).token, second);
+
+  // Right drafts.
+  std::vector<int32_t> others(model_->spec().vocab);
+  std::iota(others.begin(), others.end(), 0);
+  others.erase(others.begin() + bad);
+  const auto words = AllBut(others, model_->spec().vocab);
+  const std::vector<TokenMask> only_bad = {{words}, {words}};
+  seq = start(2);
+  seq.mask = only_bad[0];
+  seq.drafts = drafts;
+  seq.draft_masks = only_bad;
+  result = RunStep(*backend_, {seq});
+  EXPECT_EQ(FiniteOf(result), std::vector<bool>{true});
+  ASSERT_EQ(SamplesOf(result).size(), 1u);
+  EXPECT_EQ(SamplesOf(result)[0].token, bad);
+  EXPECT_TRUE(SamplesOf(result)[0].finite);
+  EXPECT_EQ(FiniteOf(RunStep(*backend_, {next(2)})), std::vector<bool>{false});
 }
 
 }  // namespace

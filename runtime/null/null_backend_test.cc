@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/conformance_for_test.h"
+#include "runtime/backend/draft_conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/engine/nano_model_for_test.h"
@@ -72,6 +73,7 @@ struct NullKind {
   static constexpr bool kHasLogits = false;
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Null, BackendConformanceTest, NullKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Null, DraftConformanceTest, NullKind);
 
 // A model most of whose layers have a window.
 struct WindowKind : NullKind {
@@ -84,6 +86,7 @@ struct WindowKind : NullKind {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Windows, DraftConformanceTest, WindowKind);
 
 class NullBackendTest : public ::testing::Test {
  protected:
@@ -132,6 +135,7 @@ TEST_F(NullBackendTest, SaysWhatItIs) {
   EXPECT_EQ(engine->backend_info().kv_blocks, (1 << 16) / 8 / 4);
   EXPECT_TRUE(engine->backend_info().prompt_logprobs);
   EXPECT_TRUE(engine->backend_info().late_masks);
+  EXPECT_EQ(engine->backend_info().max_drafts, 16);
 }
 
 // Each allowed token is drawn as often as the others, and no other one is drawn.
