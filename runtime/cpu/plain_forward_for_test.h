@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
+#include <numeric>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -48,13 +51,37 @@ class RandomWeights {
     w.attn_output_bias = NewVector(hidden, 0);
     w.attn_post_norm = NewVector(hidden, 1);
     w.ffn_norm = NewVector(hidden, 1);
-    w.ffn_gate = NewMatrix(layer.ffn, hidden);
-    w.ffn_up = NewMatrix(layer.ffn, hidden);
-    w.ffn_down = NewMatrix(hidden, layer.ffn);
-    w.ffn_gate_bias = NewVector(layer.ffn, 0);
-    w.ffn_up_bias = NewVector(layer.ffn, 0);
-    w.ffn_down_bias = NewVector(hidden, 0);
+    if (layer.experts.count > 0) {
+      AddExperts(layer.experts, hidden, w.experts);
+    } else {
+      w.ffn_gate = NewMatrix(layer.ffn, hidden);
+      w.ffn_up = NewMatrix(layer.ffn, hidden);
+      w.ffn_down = NewMatrix(hidden, layer.ffn);
+      w.ffn_gate_bias = NewVector(layer.ffn, 0);
+      w.ffn_up_bias = NewVector(layer.ffn, 0);
+      w.ffn_down_bias = NewVector(hidden, 0);
+    }
     w.ffn_post_norm = NewVector(hidden, 1);
+    if (layer.sinks) w.attn_sinks = NewVector(layer.heads, 1);
+  }
+
+  void AddExperts(const ExpertsSpec& spec, int hidden, ExpertWeights& w) {
+    w.router = NewMatrix(spec.count, hidden);
+    w.router_bias = NewVector(spec.count, 0);
+    w.selection_bias = NewVector(spec.count, 0);
+    for (int i = 0; i < spec.count; ++i) {
+      w.gate.push_back(NewMatrix(spec.ffn, hidden));
+      w.up.push_back(NewMatrix(spec.ffn, hidden));
+      w.down.push_back(NewMatrix(hidden, spec.ffn));
+    }
+    w.gate_bias = NewVector(int64_t{spec.count} * spec.ffn, 0);
+    w.up_bias = NewVector(int64_t{spec.count} * spec.ffn, 0);
+    w.down_bias = NewVector(int64_t{spec.count} * hidden, 0);
+    if (spec.shared_ffn == 0) return;
+    w.shared_gate = NewMatrix(spec.shared_ffn, hidden);
+    w.shared_up = NewMatrix(spec.shared_ffn, hidden);
+    w.shared_down = NewMatrix(hidden, spec.shared_ffn);
+    if (spec.shared_gated) w.shared_router = NewVector(hidden, 0);
   }
 
   Matrix NewMatrix(int64_t rows, int64_t cols) {
@@ -115,11 +142,99 @@ class PlainForward {
       const Row input = spec.form == LayerForm::kParallel   ? normed[t]
                         : spec.form == LayerForm::kPostNorm ? x[t]
                                                             : Norm(x[t], w.ffn_norm);
-      Row gate = Product(w.ffn_gate, w.ffn_gate_bias, input);
-      const Row up = Product(w.ffn_up, w.ffn_up_bias, input);
-      for (size_t i = 0; i < gate.size(); ++i) gate[i] = Activated(spec, gate[i]) * up[i];
-      AddBranch(spec, Product(w.ffn_down, w.ffn_down_bias, gate), w.ffn_post_norm, x[t]);
+      AddBranch(spec, spec.experts.count > 0 ? Experts(layer, input) : Ffn(layer, input),
+                w.ffn_post_norm, x[t]);
     }
+  }
+
+  Row Ffn(int layer, const Row& input) const {
+    const LayerWeights& w = weights_.layers[layer];
+    return Product(w.ffn_down, w.ffn_down_bias,
+                   Gated(spec_.layers[layer], Product(w.ffn_gate, w.ffn_gate_bias, input),
+                         Product(w.ffn_up, w.ffn_up_bias, input)));
+  }
+
+  Row Experts(int layer, const Row& input) const {
+    const LayerSpec& spec = spec_.layers[layer];
+    const ExpertWeights& w = weights_.layers[layer].experts;
+    const auto part = [](Vector biases, int i, int64_t size) {
+      return biases.empty() ? biases : biases.subspan(i * size, size);
+    };
+    Row sum(spec_.hidden, 0.0);
+    for (const auto& [expert, weight] : Route(spec.experts, w, input)) {
+      const Row gate = Product(w.gate[expert], part(w.gate_bias, expert, spec.experts.ffn), input);
+      const Row up = Product(w.up[expert], part(w.up_bias, expert, spec.experts.ffn), input);
+      const Row out =
+          Product(w.down[expert], part(w.down_bias, expert, spec_.hidden), Gated(spec, gate, up));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * out[i];
+    }
+    if (spec.experts.shared_ffn == 0) return sum;
+    const Row shared =
+        Product(w.shared_down, {},
+                Gated(spec, Product(w.shared_gate, {}, input), Product(w.shared_up, {}, input)));
+    double factor = 1;
+    if (spec.experts.shared_gated) {
+      double dot = 0;
+      for (size_t i = 0; i < input.size(); ++i) dot += double{w.shared_router[i]} * input[i];
+      factor = 1 / (1 + std::exp(-dot));
+    }
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * shared[i];
+    return sum;
+  }
+
+  // The chosen experts and their weights.
+  static std::map<int, double> Route(const ExpertsSpec& spec, const ExpertWeights& w,
+                                     const Row& input) {
+    const Row logits = Product(w.router, w.router_bias, input);
+    Row scores = logits;
+    for (double& score : scores) {
+      score = spec.score == RouterScore::kSigmoid ? 1 / (1 + std::exp(-score)) : std::exp(score);
+    }
+    if (spec.score == RouterScore::kSoftmax) {
+      Multiply(scores, 1 / std::accumulate(scores.begin(), scores.end(), 0.0));
+    }
+    Row selection = spec.score == RouterScore::kSoftmaxOfChosen ? logits : scores;
+    for (size_t i = 0; i < w.selection_bias.size(); ++i) {
+      selection[i] += double{w.selection_bias[i]};
+    }
+    if (spec.groups > 1) {
+      const int size = spec.count / spec.groups;
+      Row sums;
+      for (int group = 0; group < spec.groups; ++group) {
+        double sum = 0;
+        const Row of_group(selection.begin() + group * size,
+                           selection.begin() + (group + 1) * size);
+        for (const int i : Largest(of_group, std::min(2, size))) sum += of_group[i];
+        sums.push_back(sum);
+      }
+      const std::set<int> kept = Largest(sums, spec.groups_used);
+      for (int i = 0; i < spec.count; ++i) {
+        if (!kept.contains(i / size)) selection[i] = -INFINITY;
+      }
+    }
+    std::map<int, double> chosen;
+    double sum = 0;
+    for (const int expert : Largest(selection, spec.used)) {
+      chosen[expert] = scores[expert];
+      sum += scores[expert];
+    }
+    for (auto& [expert, weight] : chosen) {
+      if (spec.score == RouterScore::kSoftmaxOfChosen) weight /= sum;
+      if (spec.normalise) weight /= std::max(sum, 6.103515625e-5);
+      weight *= double{spec.scale};
+    }
+    return chosen;
+  }
+
+  // The indices of the largest values; of two equal ones the first.
+  static std::set<int> Largest(Row values, int count) {
+    std::set<int> largest;
+    for (int i = 0; i < count; ++i) {
+      const auto at = std::max_element(values.begin(), values.end());
+      largest.insert(static_cast<int>(at - values.begin()));
+      *at = -INFINITY;
+    }
+    return largest;
   }
 
   std::vector<Row> Attention(int layer, const std::vector<Row>& input) const {
@@ -150,7 +265,7 @@ class PlainForward {
       for (int head = 0; head < spec.heads; ++head) {
         const int kv = head / (spec.heads / spec.kv_heads) * d;
         Row weights(t + 1, 0.0);
-        double sum = 0;
+        double sum = spec.sinks ? std::exp(double{w.attn_sinks[head]}) : 0;
         for (size_t p = first; p <= t; ++p) {
           double score = 0;
           for (int i = 0; i < d; ++i) score += q[head * d + i] * keys[p][kv + i];
@@ -222,9 +337,23 @@ class PlainForward {
     return y;
   }
 
-  static double Activated(const LayerSpec& spec, double z) {
-    if (spec.activation == Activation::kSilu) return z / (1 + std::exp(-z));
-    return z / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+  static Row Gated(const LayerSpec& spec, Row gate, const Row& up) {
+    for (size_t i = 0; i < gate.size(); ++i) {
+      double& z = gate[i];
+      switch (spec.activation) {
+        case Activation::kSilu:
+          z = z / (1 + std::exp(-z)) * up[i];
+          break;
+        case Activation::kGeluTanh:
+          z = z / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z))) * up[i];
+          break;
+        case Activation::kClampedSwiglu:
+          z = std::min(z, 7.0);
+          z = z / (1 + std::exp(-1.702 * z)) * (std::clamp(up[i], -7.0, 7.0) + 1);
+          break;
+      }
+    }
+    return gate;
   }
 
   static double Capped(double value, double cap) {
