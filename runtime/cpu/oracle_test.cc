@@ -148,9 +148,39 @@ INSTANTIATE_TEST_SUITE_P(
                           "arch/phi3-longrope-Q4_K_M", "arch/granite-F16", "arch/granite-Q4_K_M",
                           "arch/olmo2-F16", "arch/olmo2-Q4_K_M", "arch/glm4-F16",
                           "arch/glm4-Q4_K_M", "arch2/mistral3-F16", "arch2/mistral3-Q4_K_M",
-                          "arch2/seed_oss-F16", "arch2/smollm3-F16", "arch2/cohere2-F16"),
+                          "arch2/seed_oss-F16", "arch2/smollm3-F16", "arch2/cohere2-F16",
+                          "arch/qwen3moe-F16", "arch/qwen3moe-Q4_K_M", "arch/mixtral-F16",
+                          "arch/mixtral-Q4_0", "arch/gpt-oss-F16", "arch/gpt-oss-MXFP4",
+                          "arch2/glm4moe-mtp-F16", "arch2/glm4moe-Q4_K_M"),
         ::testing::Values(KvType::kF32, KvType::kF16)),
     FileName);
+
+// gpt-oss has two truths: its makers' YaRN, and llama.cpp's, which rounds the ends of the ramp.
+TEST(GptOssOracleTest, YarnIsItsMakers) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  for (const char* name : {"gpt-oss-F16", "gpt-oss-MXFP4"}) {
+    const std::string path = OracleDir() + "/arch/" + name;
+    const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
+    ASSERT_NE(model, nullptr);
+    const std::vector<float> logits =
+        Logits(model, ReadTokens(OracleDir() + "/arch/tokens.txt"), KvType::kF32, 64);
+    const auto nmse_of = [&](const std::string& file) {
+      const std::vector<float> expected = ReadNpy(file).As<float>();
+      EXPECT_EQ(logits.size(), expected.size());
+      Errors errors;
+      for (size_t i = 0; i < std::min(logits.size(), expected.size()); ++i) {
+        errors.squared += Square(double{logits[i]} - double{expected[i]});
+        errors.reference += Square(expected[i]);
+      }
+      return errors.Nmse();
+    };
+    const double makers = nmse_of(path + ".npy");
+    const double rounded = nmse_of(path + ".llamacpp.npy");
+    EXPECT_LE(makers, NmseBound(KvType::kF32)) << name;
+    EXPECT_LT(makers, rounded) << name;
+    std::printf("NMSE %s %.2e, to llama.cpp's %.2e\n", name, makers, rounded);
+  }
+}
 
 struct RealModel {
   // Name under which tools/fetch-model knows the file.
