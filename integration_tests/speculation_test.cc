@@ -183,7 +183,8 @@ TEST_F(SpeculationTest, ABadDraftModelFailsTheLoad) {
   whole.SetStrings("tokenizer.ggml.tokens", tokens);
   whole.Write(models().File("other.gguf"));
   const RpcError other_vocabulary = LoadWith({"--draft", "other.gguf"});
-  EXPECT_TRUE(IsError(other_vocabulary, StatusCode::INVALID_ARGUMENT, "DRAFT_VOCABULARY"));
+  EXPECT_TRUE(
+      IsError(other_vocabulary, StatusCode::FAILED_PRECONDITION, "DRAFT_VOCABULARY_MISMATCH"));
   EXPECT_THAT(other_vocabulary.message, HasSubstr("other.gguf"));
 }
 
