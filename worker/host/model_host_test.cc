@@ -125,7 +125,7 @@ class ModelHostTest : public ::testing::Test {
     });
   }
 
-  static DraftOptions Drafter(DraftKind kind) {
+  static DraftOptions DraftBy(DraftKind kind) {
     return {.kind = kind, .path = "", .expected_sha256 = ""};
   }
 
@@ -314,7 +314,7 @@ TEST_F(ModelHostTest, TheDescriptionNamesTheDrafter) {
   EXPECT_FALSE(host_->Status().has_speculation());
   EXPECT_EQ(host_->Status().memory().draft_bytes(), 0u);
 
-  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kNgram));
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kNgram));
   EXPECT_FALSE(host_->Status().has_speculation());
   const absl::StatusOr<v1::ModelDescription> loaded = Load({.model = "nano.gguf"});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -326,7 +326,7 @@ TEST_F(ModelHostTest, TheDescriptionNamesTheDrafter) {
   EXPECT_TRUE(host_->Status().has_speculation());
 
   dir_.Write("small.gguf", 2);
-  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "small.gguf");
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kModel), "small.gguf");
   const absl::StatusOr<v1::ModelDescription> with_model = Load({.model = "nano.gguf"});
   ASSERT_TRUE(with_model.ok()) << with_model.status();
   EXPECT_EQ(with_model->speculation().drafter(), "model");
@@ -337,7 +337,7 @@ TEST_F(ModelHostTest, TheDescriptionNamesTheDrafter) {
 TEST_F(ModelHostTest, ADraftModelThatIsNotThereFailsTheLoadAndReplacesNothing) {
   dir_.Write("small.gguf", 2);
   dir_.Write("other.gguf", 3);
-  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "small.gguf");
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kModel), "small.gguf");
   ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
   std::filesystem::remove(File("small.gguf"));
   const absl::Status missing = Load({.model = "other.gguf", .replace = true}).status();
@@ -347,7 +347,7 @@ TEST_F(ModelHostTest, ADraftModelThatIsNotThereFailsTheLoadAndReplacesNothing) {
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
   EXPECT_TRUE(host_->Admit("nano").ok());
 
-  MakeHost(absl::ZeroDuration(), Drafter(DraftKind::kModel), "../small.gguf");
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kModel), "../small.gguf");
   const absl::Status outside = Load({.model = "nano.gguf"}).status();
   EXPECT_EQ(Reason(outside), "MODEL_PATH_NOT_ALLOWED");
   EXPECT_THAT(std::string(outside.message()), HasSubstr("--draft: '../small.gguf'"));
