@@ -161,12 +161,13 @@ class TallySink : public GenerationSink {
   const size_t stream_;
 };
 
+// `name` is another one in each turn.
 absl::StatusOr<Turn> RunTurn(Engine& engine, const std::vector<int32_t>& prompt,
-                             const Options& options, bool speculate) {
+                             const Options& options, const std::string& name, bool speculate) {
   const auto tally = std::make_shared<TurnTally>(options.streams);
   for (int i = 0; i < options.streams; ++i) {
     GenerationRequest request;
-    request.id = absl::StrCat(i);
+    request.id = absl::StrCat(name, "-", i);
     request.prompt = prompt;
     request.sampling.temperature = options.temperature;
     request.sampling.seed = static_cast<uint64_t>(i);
@@ -188,7 +189,7 @@ absl::Status MeasureTurns(Engine& engine, const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
                         MakePrompt(engine.model(), options.text));
   // Fills the prefix cache.
-  ORCD_ASSIGN_OR_RETURN(const Turn first, RunTurn(engine, prompt, options, false));
+  ORCD_ASSIGN_OR_RETURN(const Turn first, RunTurn(engine, prompt, options, "first", false));
   std::vector<double> with;
   std::vector<double> without;
   std::vector<double> ratios;
@@ -197,10 +198,10 @@ absl::Status MeasureTurns(Engine& engine, const Options& options) {
     double rates[2] = {};
     // Each order comes as often as the other, since a machine's speed drifts.
     for (const bool speculate : {i % 2 == 0, i % 2 != 0}) {
-      ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(engine, prompt, options, speculate));
+      const std::string name = absl::StrCat("turn ", i, speculate ? " with" : " without");
+      ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(engine, prompt, options, name, speculate));
       if (turn.hashes != first.hashes) {
-        return absl::InternalError(
-            absl::StrCat("a turn ", speculate ? "with" : "without", " guesses drew other tokens"));
+        return absl::InternalError(absl::StrCat(name, " guesses drew other tokens"));
       }
       rates[speculate ? 1 : 0] = turn.rate();
       if (speculate) {
@@ -213,17 +214,17 @@ absl::Status MeasureTurns(Engine& engine, const Options& options) {
     ratios.push_back(rates[1] / rates[0]);
   }
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  std::printf(
-      "%s, %d x (%zu in + %lld out), %s: %.1f tok/s with guesses, %.1f without, ratio %.3f (%.3f "
-      "to "
-      "%.3f); %.1f%% of %lld guesses right, %.2f tokens guessed right a token generated\n",
-      options.text.c_str(), options.streams, prompt.size(),
-      static_cast<long long>(first.tokens / options.streams + 1), options.draft.c_str(),
-      Median(with), Median(without), Median(ratios), *least, *most,
-      100.0 * static_cast<double>(guessed.right) /
-          static_cast<double>(std::max<int64_t>(guessed.guesses, 1)),
-      static_cast<long long>(guessed.guesses / options.turns),
-      static_cast<double>(guessed.right) / options.turns / static_cast<double>(first.tokens));
+  const auto percent = [](int64_t part, int64_t whole) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
+  };
+  std::printf("%s, %d x (%zu in + %lld out), %s: %.1f tok/s with guesses, %.1f without, ",
+              options.text.c_str(), options.streams, prompt.size(),
+              static_cast<long long>(first.tokens / options.streams + 1), options.draft.c_str(),
+              Median(with), Median(without));
+  std::printf("ratio %.3f (%.3f to %.3f); %.1f%% of %lld guesses right, %.1f%% of tokens guessed\n",
+              Median(ratios), *least, *most, percent(guessed.right, guessed.guesses),
+              static_cast<long long>(guessed.guesses / options.turns),
+              percent(guessed.right / options.turns, first.tokens));
   return absl::OkStatus();
 }
 
