@@ -49,11 +49,22 @@ absl::StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path,
                                                        const LoadModelOptions& options,
                                                        LoadObserver& observer);
 
-// The second half: places the weights, runs the self-check, starts the engine.
+// Opens and checks the file of options.draft, if it is a model's, and that its vocabulary is the
+// one of `model`; null if the draft is no model. Places no weights. Messages begin with the draft's
+// path. Reports no progress.
+absl::StatusOr<std::shared_ptr<const Model>> OpenDraftModel(const Model& model,
+                                                            const LoadModelOptions& options,
+                                                            LoadObserver& observer);
+
+// The second half: places the weights, runs the self-check, makes the drafter, starts the engine.
+// `draft` is the result of OpenDraftModel for `model`; if it is null, StartEngine opens the file. A
+// draft model has a backend of its own and passes a self-check too; its errors fail the load, and
+// begin with `draft model` and its path. If the model's backend verifies no drafts, the engine
+// starts without a drafter, and SpeculationInfo::warning says so.
 absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
     std::shared_ptr<const Model> model, const LoadModelOptions& options,
     const BackendMaker& backend, std::function<void(const absl::Status&)> on_fault,
-    LoadObserver& observer);
+    LoadObserver& observer, std::shared_ptr<const Model> draft = nullptr);
 
 // Opens and checks the file, places the weights, runs the self-check and starts the engine: the
 // stages of LoadStage in order. A load that fails or is cancelled (kCancelled) leaves nothing

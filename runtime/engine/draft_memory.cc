@@ -1,0 +1,60 @@
+#include "runtime/engine/draft_memory.h"
+
+#include <algorithm>
+
+namespace orcd {
+namespace {
+
+// Tokens of a step if the backend chooses; those that do choose no more.
+constexpr int64_t kMostChosenStepTokens = 2048;
+// Rows of a sequence that have logits in a step.
+constexpr int64_t kLogitRows = 17;
+// Backends may round the positions of a block up to whole groups of this many.
+constexpr int64_t kPositionsTogether = 16;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t FfnWidth(const LayerSpec& layer) {
+  const ExpertsSpec& experts = layer.experts;
+  return experts.count == 0 ? layer.ffn : int64_t{experts.used} * experts.ffn + experts.shared_ffn;
+}
+
+// Bytes of the activations of a step, in F32: those of hidden's width, queries, keys, values and
+// the three of the FFN for each token, and the logits of the sequences.
+int64_t ActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
+  const int64_t tokens =
+      options.max_step_tokens > 0 ? options.max_step_tokens : kMostChosenStepTokens;
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    widest = std::max(widest, 2 * int64_t{layer.q_size() + layer.kv_size()} + 3 * FfnWidth(layer));
+  }
+  const int64_t logit_rows = std::min(tokens, kLogitRows * options.max_seqs);
+  return static_cast<int64_t>(sizeof(float)) *
+         (tokens * (4 * int64_t{spec.hidden} + widest) + logit_rows * spec.vocab);
+}
+
+}  // namespace
+
+BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options) {
+  BackendOptions own = options;
+  const int64_t tokens =
+      std::min(int64_t{options.max_seqs} * ContextOf(draft, options), kDraftKvTokens);
+  const int64_t blocks = CeilDiv(tokens, options.block_tokens);
+  const int64_t block_positions =
+      CeilDiv(options.block_tokens, kPositionsTogether) * kPositionsTogether;
+  const KvLayout layout(draft.layers);
+  const int64_t element_bytes = options.kv_type == KvType::kF32 ? 4 : 2;
+  // As many blocks of the layers with a window as of those without are enough for any sequences.
+  own.kv_cache_bytes =
+      blocks * block_positions * (layout.whole_size + layout.window_size) * element_bytes;
+  own.kv_cache_fraction = 0;
+  own.reserved_bytes = 0;
+  return own;
+}
+
+int64_t DraftMemoryBytes(const Model& draft, const BackendOptions& draft_options) {
+  return static_cast<int64_t>(draft.size_bytes()) + draft_options.kv_cache_bytes +
+         ActivationBytes(draft.spec(), draft_options);
+}
+
+}  // namespace orcd

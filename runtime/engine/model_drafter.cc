@@ -1,0 +1,209 @@
+#include "runtime/engine/model_drafter.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/sampling/sampler.h"
+
+namespace orcd {
+namespace {
+
+constexpr int32_t kLastDrawn[] = {kPreviousSample};
+
+int DraftContext(const BackendInfo& info, const ModelSpec& spec) {
+  return info.max_context > 0 ? std::min(info.max_context, spec.context_length)
+                              : spec.context_length;
+}
+
+}  // namespace
+
+ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelSpec& spec, int vocab)
+    : backend_(std::move(backend)),
+      draft_vocab_(spec.vocab),
+      vocab_(vocab),
+      context_(DraftContext(backend_->info(), spec)),
+      window_(backend_->info().window_blocks > 0 ? spec.window() : 0),
+      blocks_(backend_->info().kv_blocks),
+      window_blocks_(backend_->info().window_blocks),
+      slots_(backend_->info().max_seqs) {
+  greedy_.temperature = 0;
+}
+
+ModelDrafter::~ModelDrafter() {
+  while (steps_in_flight_ > 0 && backend_->Wait().ok()) --steps_in_flight_;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ModelDrafter::Draft(
+    std::span<const DraftRequest> requests) {
+  std::vector<std::vector<int32_t>> guesses(requests.size());
+  std::vector<Part> parts = Plan(requests);
+  if (parts.empty()) return guesses;
+  ORCD_RETURN_IF_ERROR(RunSteps(requests, parts));
+  for (const Part& part : parts) {
+    const DraftRequest& request = requests[part.index];
+    Slot& slot = slots_[request.slot];
+    if (!part.finite) {
+      GiveUp(slot);
+      continue;
+    }
+    const auto run = request.tokens.subspan(part.begin, part.tokens);
+    slot.cached.insert(slot.cached.end(), run.begin(), run.end());
+    if (part.drawn.empty()) continue;
+    // The last guess was drawn and not run.
+    slot.cached.insert(slot.cached.end(), part.drawn.begin(), part.drawn.end() - 1);
+    const auto outside =
+        std::ranges::find_if(part.drawn, [this](int32_t token) { return token >= vocab_; });
+    guesses[part.index].assign(part.drawn.begin(), outside);
+  }
+  return guesses;
+}
+
+ModelDrafter::Part ModelDrafter::Match(const DraftRequest& request, size_t index) {
+  Part part;
+  Slot& slot = slots_[request.slot];
+  if (slot.given_up) return part;
+  const int known = static_cast<int>(request.tokens.size());
+  // The last token runs in any case, because the first guess is drawn after it.
+  const auto before_last = request.tokens.first(known - 1);
+  const auto agreed = std::ranges::mismatch(slot.cached, before_last).in1 - slot.cached.begin();
+  if (agreed < slot.begin) {
+    // Another sequence came without Leave. Window blocks of its beginning may be gone.
+    slot = Slot();
+  } else {
+    slot.cached.resize(agreed);
+  }
+  const auto lacking = request.tokens.subspan(slot.cached.size());
+  const auto is_outside = [this](int32_t token) { return token >= draft_vocab_; };
+  if (known > context_ || std::ranges::any_of(lacking, is_outside)) {
+    GiveUp(slot);
+    return part;
+  }
+  part.index = index;
+  part.begin = static_cast<int>(slot.cached.size());
+  part.tokens = static_cast<int>(lacking.size());
+  // The last guess is drawn at the end of the context at most, and takes no position.
+  part.guesses = std::min(request.count, context_ - known + 1);
+  return part;
+}
+
+std::vector<ModelDrafter::Part> ModelDrafter::Plan(std::span<const DraftRequest> requests) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Part part = Match(requests[i], i);
+    if (part.tokens > 0) parts.push_back(std::move(part));
+  }
+  std::ranges::stable_sort(parts, {}, &Part::tokens);
+  int budget = backend_->info().max_step_tokens;
+  std::vector<Part> planned;
+  for (Part& part : parts) {
+    if (budget == 0) break;
+    Slot& slot = slots_[requests[part.index].slot];
+    // Those of the whole prompt at once, so that two prompts do not stop each other halfway.
+    const int positions = part.begin + part.tokens + part.guesses - 1;
+    if (part.tokens > budget) {
+      part.tokens = budget;
+      part.guesses = 0;
+    }
+    if (!TakeBlocks(slot, part, positions)) {
+      // A sequence that runs out of blocks makes room for the others. One that has not begun may
+      // find room later.
+      const bool had_begun = !slot.cached.empty();
+      slot = Slot();
+      slot.given_up = had_begun;
+      continue;
+    }
+    slot.begin = part.begin;
+    budget -= part.tokens;
+    planned.push_back(std::move(part));
+  }
+  return planned;
+}
+
+bool ModelDrafter::TakeBlocks(Slot& slot, const Part& part, int positions) {
+  if (!blocks_.Grow(slot.blocks, BlocksFor(positions))) return false;
+  if (window_ == 0) return true;
+  // No later call runs a position before `begin`.
+  const int first_read = std::max(part.begin - window_ + 1, 0);
+  window_blocks_.ReturnBefore(slot.window_blocks, first_read / backend_->info().block_tokens);
+  const int end = part.begin + part.tokens + std::max(part.guesses - 1, 0);
+  return window_blocks_.Grow(slot.window_blocks, BlocksFor(end));
+}
+
+absl::Status ModelDrafter::RunSteps(std::span<const DraftRequest> requests,
+                                    std::vector<Part>& parts) {
+  int steps = 1;
+  for (const Part& part : parts) steps = std::max(steps, part.guesses);
+  const auto most_in_flight = static_cast<size_t>(backend_->info().max_in_flight);
+  std::deque<std::vector<Part*>> in_flight;
+  for (int step = 0; step < steps || !in_flight.empty();) {
+    if (step == steps || in_flight.size() == most_in_flight) {
+      ORCD_RETURN_IF_ERROR(Wait(in_flight.front()));
+      in_flight.pop_front();
+      continue;
+    }
+    std::vector<Part*> running;
+    for (Part& part : parts) {
+      if (step == 0 || step < part.guesses) running.push_back(&part);
+    }
+    ORCD_RETURN_IF_ERROR(Launch(requests, running, step));
+    in_flight.push_back(std::move(running));
+    ++step;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelDrafter::Launch(std::span<const DraftRequest> requests,
+                                  const std::vector<Part*>& parts, int step) {
+  StepBatch batch;
+  for (const Part* part : parts) {
+    const DraftRequest& request = requests[part->index];
+    const Slot& slot = slots_[request.slot];
+    StepSequence& seq = batch.seqs.emplace_back();
+    seq.slot = request.slot;
+    seq.blocks = slot.blocks.ids();
+    if (window_ > 0) seq.window_blocks = slot.window_blocks.ids();
+    seq.sample = part->guesses > 0;
+    if (step == 0) {
+      // The sequence starts again in its slot, since it may have gone back before a wrong guess.
+      seq.start_params = &greedy_;
+      seq.start_history = request.tokens;
+      seq.start_prompt_tokens = static_cast<int32_t>(request.tokens.size());
+      seq.tokens = request.tokens.subspan(part->begin, part->tokens);
+      seq.start_position = part->begin;
+    } else {
+      seq.tokens = kLastDrawn;
+      seq.start_position = part->begin + part->tokens + step - 1;
+    }
+  }
+  ORCD_RETURN_IF_ERROR(backend_->Launch(batch));
+  ++steps_in_flight_;
+  return absl::OkStatus();
+}
+
+absl::Status ModelDrafter::Wait(const std::vector<Part*>& parts) {
+  ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
+  --steps_in_flight_;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Part& part = *parts[i];
+    part.finite = part.finite && result.parts[i].finite;
+    for (const SampledToken& sample : result.parts[i].samples) {
+      part.finite = part.finite && sample.finite;
+      part.drawn.push_back(sample.token);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ModelDrafter::GiveUp(Slot& slot) {
+  slot = Slot();
+  slot.given_up = true;
+}
+
+int ModelDrafter::BlocksFor(int positions) const {
+  const int block_tokens = backend_->info().block_tokens;
+  return (positions + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace orcd

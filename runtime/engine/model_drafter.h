@@ -1,0 +1,107 @@
+// Guesses tokens with a draft model: a smaller model with the same vocabulary.
+#ifndef ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
+#define ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/backend/backend.h"
+#include "runtime/engine/block_pool.h"
+#include "runtime/engine/drafter.h"
+#include "runtime/model/spec.h"
+#include "runtime/sampling/params.h"
+
+namespace orcd {
+
+// Draws greedily from the draft model, a step for each guess (Leviathan et al., "Fast inference
+// from transformers via speculative decoding", ICML 2023). Owns the draft model's backend, whose
+// slots are those of the requests, and the blocks of its KV cache.
+//
+// A slot keeps the keys and values of the positions whose tokens still agree with the sequence: a
+// call first runs the tokens after these. It runs at most BackendInfo::max_step_tokens of them, of
+// all sequences together, those that lack the fewest first, so that a long prompt does not hold up
+// the engine. A sequence gets no guesses before it has caught up, and while too few blocks of the
+// KV cache are free for it to begin. It gets none from then on, and frees its blocks, once
+// - its tokens exceed the draft model's context or the free blocks,
+// - one of its tokens is outside the draft model's vocabulary, as padding may be, or
+// - keys, values or logits were not finite.
+// The error of the backend is that of Draft.
+class ModelDrafter : public Drafter {
+ public:
+  // `spec` is that of the draft model, which `backend` computes. Every guess is below `vocab`, the
+  // size of the vocabulary of the model that verifies it.
+  ModelDrafter(std::unique_ptr<Backend> backend, const ModelSpec& spec, int vocab);
+  // After an error, waits for the steps in flight.
+  ~ModelDrafter() override;
+
+  absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
+      std::span<const DraftRequest> requests) override;
+  void Leave(int slot) override { slots_[slot] = Slot(); }
+
+ private:
+  struct Slot {
+    BlockList blocks;
+    // Of the layers with a window. Blocks that no later call reads were returned.
+    BlockList window_blocks;
+    // The tokens whose keys and values are in the blocks: those of the sequence, then guesses.
+    std::vector<int32_t> cached;
+    // The position from which on the last call ran tokens.
+    int begin = 0;
+    // True if the sequence gets no guesses until it leaves.
+    bool given_up = false;
+  };
+
+  // One sequence's part in a call.
+  struct Part {
+    // Index of its request.
+    size_t index = 0;
+    // The first step runs `tokens` of the sequence's tokens, from position `begin` on.
+    int begin = 0;
+    int tokens = 0;
+    // Guesses to draw; 0 if the sequence does not catch up in this call.
+    int guesses = 0;
+    std::vector<int32_t> drawn = {};
+    // False once keys, values or logits were not finite.
+    bool finite = true;
+  };
+
+  // Finds the tokens that the sequence lacks, and forgets what does not agree with it. `tokens` of
+  // the result is 0 if it gets no guesses any more.
+  Part Match(const DraftRequest& request, size_t index);
+  // The parts of a call, with the blocks that they need.
+  std::vector<Part> Plan(std::span<const DraftRequest> requests);
+  // Gives the slot blocks for `positions` of the sequence, and window blocks for those of the part.
+  // False if too few are free; the slot may have got some.
+  bool TakeBlocks(Slot& slot, const Part& part, int positions);
+  // Runs the steps of a call, and fills in `drawn` and `finite`.
+  absl::Status RunSteps(std::span<const DraftRequest> requests, std::vector<Part>& parts);
+  absl::Status Launch(std::span<const DraftRequest> requests, const std::vector<Part*>& parts,
+                      int step);
+  // Waits for the oldest step, which has these parts.
+  absl::Status Wait(const std::vector<Part*>& parts);
+  static void GiveUp(Slot& slot);
+  int BlocksFor(int positions) const;
+
+  const std::unique_ptr<Backend> backend_;
+  const int draft_vocab_;
+  const int vocab_;
+  // Most tokens of a sequence.
+  const int context_;
+  // 0 if the backend has no window blocks.
+  const int window_;
+  SamplingParams greedy_;
+  // The pools outlive the slots' lists.
+  BlockPool blocks_;
+  BlockPool window_blocks_;
+  std::vector<Slot> slots_;
+  int steps_in_flight_ = 0;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
