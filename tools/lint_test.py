@@ -25,9 +25,9 @@ class BatchesTest(unittest.TestCase):
             found = [[entries.index(e) for e in batch] for batch in tool.batches(entries)]
         return sorted(found)
 
-    def test_files_go_by_eights(self):
-        texts = [f"int F{n}() {{ return {n}; }}\n" for n in range(9)]
-        self.assertEqual(self.batches(*texts), [list(range(8)), [8]])
+    def test_files_go_by_sixteens(self):
+        texts = [f"int F{n}() {{ return {n}; }}\n" for n in range(17)]
+        self.assertEqual(self.batches(*texts), [list(range(16)), [16]])
 
     def test_other_options_are_another_batch(self):
         self.assertEqual(self.batches("", "", "", options="ABA"), [[0, 2], [1]])
