@@ -99,6 +99,15 @@ void BlockPool::ReturnBefore(BlockList& list, int index) {
   }
 }
 
+void BlockPool::Shrink(BlockList& list, int size) {
+  while (list.size() > size) {
+    const int32_t id = list.ids_.back();
+    list.ids_.pop_back();
+    if (id != kNoBlock) ReleaseBlock(id);
+  }
+  list.returned_ = std::min(list.returned_, list.size());
+}
+
 void BlockPool::ReleaseBlock(int32_t id) {
   Block& block = blocks_[id];
   if (--block.holders > 0) return;

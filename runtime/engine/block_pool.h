@@ -101,6 +101,8 @@ class BlockPool {
   // Releases the blocks of entries before `index`, which become kNoBlock; a shorter list gets as
   // many entries. Among the findable ones, those at the beginning are reclaimed first.
   void ReturnBefore(BlockList& list, int index);
+  // Releases the blocks of entries from `size` on; a list that is no longer stays as it is.
+  void Shrink(BlockList& list, int size);
   // Records that the full block list.ids()[index] holds `content`. From now on only the same
   // content may be written to the block. If another block already has this name, a held one keeps
   // the name; an unheld one loses it to this block, since it may be reclaimed sooner. A block with

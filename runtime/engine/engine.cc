@@ -57,9 +57,14 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
                   .window = model_->spec().window(),
                   .model_digest = model_->digest(),
                   .suppressed_ids = model_->tokenizer().suppressed_ids(),
-                  .mask_threads = &mask_threads_},
+                  .mask_threads = &mask_threads_,
+                  .drafter = drafter_.get(),
+                  .fixed_drafts = options.fixed_drafts,
+                  .clock = SteadyNow},
                  {.on_started = [this](const std::string& id) { OnStarted(id); },
-                  .on_removed = [this](const std::string& id) { OnRemoved(id); }}),
+                  .on_removed = [this](const std::string& id) { OnRemoved(id); },
+                  .on_drafter_failed =
+                      [this](const absl::Status& status) { OnDrafterFailed(status); }}),
       speculation_(std::move(speculation)),
       rate_(scheduler_.rate()) {
   door_->engine = this;
@@ -433,6 +438,13 @@ void Engine::Fail(const absl::Status& status) {
   scheduler_.FailAll(FaultStatus(absl::StatusCode::kInternal, status));
 }
 
+void Engine::OnDrafterFailed(const absl::Status& status) {
+  std::lock_guard lock(stats_mutex_);
+  speculation_.warning = absl::StrCat(
+      "the drafter failed and no more tokens are guessed until the model is loaded again: ",
+      status.message());
+}
+
 void Engine::PublishStats() {
   EngineStats stats;
   stats.running = scheduler_.running();
@@ -454,6 +466,8 @@ void Engine::PublishStats() {
   stats.computed_prompt_tokens = counts.computed_prompt_tokens;
   stats.generated_tokens = counts.generated_tokens;
   stats.forced_tokens = counts.forced_tokens;
+  stats.draft_tokens = counts.draft_tokens;
+  stats.accepted_draft_tokens = counts.accepted_draft_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = steps_;
   stats.last_step = last_step_;

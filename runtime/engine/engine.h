@@ -48,6 +48,9 @@ struct EngineOptions {
   int64_t max_waiting_tokens = 0;
   // Tokens a sequence may have; 0: the model's own limit. Never more than the KV cache can hold.
   int max_context = 0;
+  // Tokens that are guessed for each sequence in each step, whether that pays or not; 0: as many as
+  // pay.
+  int fixed_drafts = 0;
 };
 
 // The engine's counters as of its last step, consistent enough for people and metrics.
@@ -199,6 +202,8 @@ class Engine {
   // known.
   absl::Status GiveMasks();
   void Fail(const absl::Status& status);
+  // The drafter has failed.
+  void OnDrafterFailed(const absl::Status& status);
   void PublishStats();
 
   // Set at construction.

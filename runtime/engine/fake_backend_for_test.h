@@ -1,7 +1,8 @@
 // A backend whose model is a hash: the next token is a function of the seed, the position, the
 // prompt's length and every earlier token, read back from the KV blocks that the batch names. A
 // wrong block, position, slot, order or prompt length changes the tokens. With a window, the window
-// blocks must have every token of it as well, and be no more than that takes.
+// blocks must have every token of it as well, and be no more than that takes. Drafts are verified as
+// a backend does it; wrong ones stay in the KV blocks, where nobody may read them.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -16,6 +17,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
+#include "runtime/backend/drafts.h"
 
 namespace orcd {
 
@@ -72,8 +74,9 @@ class FakeBackend : public Backend {
     for (const StepSequence& seq : batch.seqs) {
       EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
       EXPECT_FALSE(seq.tokens.empty());
-      tokens += seq.tokens.size();
+      tokens += static_cast<size_t>(RowsOf(seq));
       Slot& slot = slots_[seq.slot];
+      EXPECT_EQ(slot.drafted_steps, 0) << "a step with drafts of slot " << seq.slot << " is in flight";
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens),
@@ -84,6 +87,7 @@ class FakeBackend : public Backend {
                 {seq.start_history.begin(), seq.start_history.end()}};
         ++starts;
       }
+      if (!seq.drafts.empty()) CheckDrafts(seq, step);
       blocks += seq.blocks.size();
       EXPECT_EQ(slot.next_position, seq.start_position);
       for (size_t i = 0; i < seq.tokens.size(); ++i) {
@@ -91,12 +95,14 @@ class FakeBackend : public Backend {
         EXPECT_GE(token, 0);
         Kv(seq, seq.start_position + static_cast<int>(i)) = token;
       }
+      const int after_tokens = seq.start_position + static_cast<int>(seq.tokens.size());
+      for (size_t i = 0; i < seq.drafts.size(); ++i) {
+        Kv(seq, after_tokens + static_cast<int>(i)) = seq.drafts[i];
+      }
       if (poisons && poisons(seq)) {
         // Like the GPU backend: zeros are stored, and the slot remembers.
         slot.finite = false;
-        for (size_t i = 0; i < seq.tokens.size(); ++i) {
-          Kv(seq, seq.start_position + static_cast<int>(i)) = 0;
-        }
+        for (int i = 0; i < RowsOf(seq); ++i) Kv(seq, seq.start_position + i) = 0;
       }
       if (info_.window_blocks > 0) RunWindow(seq);
       step.starts[seq.slot] = seq.start_position;
@@ -105,7 +111,7 @@ class FakeBackend : public Backend {
       if (seq.tokens.size() > 1 || seq.start_params != nullptr) {
         prompt_tokens_run += static_cast<int>(seq.tokens.size());
       }
-      slot.next_position = seq.start_position + static_cast<int>(seq.tokens.size());
+      slot.next_position = after_tokens;
       std::vector<int32_t> context;
       for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
       if (!seq.targets.empty()) part.target_logprobs = Targets(seq, context);
@@ -116,7 +122,17 @@ class FakeBackend : public Backend {
         EXPECT_TRUE(seq.mask.empty());
         late_draws_.push_back({result.parts.size() - 1, seq.slot, std::move(context)});
       } else {
-        part.samples.push_back(Draw(slot, context, seq.mask));
+        DrawWhileRight(
+            seq, seq.drafts.size(),
+            [&](size_t i, const TokenMask& mask) {
+              if (i > 0) context.push_back(seq.drafts[i - 1]);
+              return Draw(slot, context, mask);
+            },
+            part.samples);
+        const int right = static_cast<int>(part.samples.size()) - 1;
+        slot.next_position += right;
+        drafts_seen += static_cast<int>(seq.drafts.size());
+        drafts_right += right;
       }
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
@@ -142,9 +158,10 @@ class FakeBackend : public Backend {
 
   absl::StatusOr<StepResult> Wait() override {
     EXPECT_TRUE(in_flight_.size() > 1 || late_draws_.empty()) << "masks were not given";
-    StepResult result = std::move(in_flight_.front().result);
+    Step step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    return result;
+    for (const int32_t slot : step.drafted_slots) --slots_[slot].drafted_steps;
+    return std::move(step.result);
   }
 
   // Called at the beginning of each step.
@@ -166,6 +183,9 @@ class FakeBackend : public Backend {
   int starts_after_a_window = 0;
   // Number of steps that masks followed.
   int masks_given = 0;
+  // Number of drafts, and of those that were right.
+  int drafts_seen = 0;
+  int drafts_right = 0;
 
  private:
   struct Slot {
@@ -176,6 +196,8 @@ class FakeBackend : public Backend {
     bool has_penalties = false;
     // The tokens that a backend would count for the penalties.
     std::vector<int32_t> counted = {};
+    // Steps with drafts that were not waited for.
+    int drafted_steps = 0;
   };
 
   // A draw of the last launched step, whose mask follows.
@@ -203,12 +225,29 @@ class FakeBackend : public Backend {
     StepResult result;
     // Position at which each slot's part begins.
     std::map<int32_t, int> starts;
+    // Slots of the parts with drafts.
+    std::vector<int32_t> drafted_slots = {};
   };
+
+  void CheckDrafts(const StepSequence& seq, Step& step) {
+    EXPECT_TRUE(seq.sample);
+    EXPECT_FALSE(seq.mask_follows);
+    EXPECT_LE(static_cast<int>(seq.drafts.size()), info_.max_drafts);
+    ASSERT_EQ(seq.draft_masks.size(), seq.drafts.size());
+    TokenMask mask = seq.mask;
+    for (size_t i = 0; i < seq.drafts.size(); ++i) {
+      ASSERT_TRUE(seq.drafts[i] >= 0 && seq.drafts[i] < vocab_) << seq.drafts[i];
+      EXPECT_TRUE(mask.Allows(seq.drafts[i])) << "a draft that cannot be drawn";
+      mask = seq.draft_masks[i];
+    }
+    ++slots_[seq.slot].drafted_steps;
+    step.drafted_slots.push_back(seq.slot);
+  }
 
   // Stores the tokens of the step in the window blocks, and checks that the list has all that the
   // step reads and no more than what the steps in flight may read.
   void RunWindow(const StepSequence& seq) {
-    const int end = seq.start_position + static_cast<int>(seq.tokens.size());
+    const int end = seq.start_position + static_cast<int>(RowsOf(seq));
     // Start of the sequence's oldest step that is not waited for.
     int oldest = seq.start_position;
     for (const Step& step : in_flight_) {

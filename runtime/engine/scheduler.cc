@@ -42,6 +42,11 @@ bool AllFinite(std::span<const SampledToken> tokens) {
   return std::ranges::all_of(tokens, [](const SampledToken& token) { return token.finite; });
 }
 
+// Number of a part's drafts that were right.
+int RightDrafts(int drafts, const PartResult& result) {
+  return drafts > 0 && !result.samples.empty() ? static_cast<int>(result.samples.size()) - 1 : 0;
+}
+
 // Resumed tokens that one call of Plan lets each constraint accept, so that other sequences are not
 // held up.
 constexpr int kReplayedAtOnce = 64;
@@ -54,6 +59,8 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       backend_(backend),
       options_(std::move(options)),
       hooks_(std::move(hooks)),
+      drafter_(backend.max_drafts > 0 ? options_.drafter : nullptr),
+      draft_lengths_(/*pipelined=*/backend.max_in_flight > 1),
       window_(backend.window_blocks > 0 ? options_.window : 0),
       blocks_(backend.kv_blocks, backend.block_tokens),
       window_blocks_(backend.window_blocks),
@@ -94,10 +101,7 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
     SequenceList arriving;
     arriving.push_back(std::make_unique<Sequence>(live, sample, next_order_++));
     Sequence& sequence = *arriving.front();
-    std::optional<MinTokens> rules = MinTokensOf(asked.stop);
-    if (rules && asked.constraint == nullptr) {
-      sequence.constraint = std::make_unique<MinTokens>(*std::move(rules));
-    }
+    if (asked.constraint == nullptr) sequence.constraint = MakeConstraint(*live);
     for (int32_t token : asked.resume) {
       sequence.text.Append(ShownBytes(tokenizer_, token, asked.show_special_tokens));
       if (sequence.constraint != nullptr) sequence.constraint->Accept(token);
@@ -119,6 +123,17 @@ void Scheduler::Add(GenerationRequest request, absl::Time now) {
                               "; allow more time, ask for fewer tokens or use another worker"),
                  {.reason = "DEADLINE_UNREACHABLE"}));
   Sweep(now);
+}
+
+std::unique_ptr<Constraint> Scheduler::MakeConstraint(const LiveRequest& live) const {
+  std::optional<MinTokens> rules = MinTokensOf(live.request.stop);
+  if (live.request.constraint == nullptr) {
+    return rules ? std::make_unique<MinTokens>(*std::move(rules)) : nullptr;
+  }
+  std::unique_ptr<Constraint> constraint = live.request.constraint->Make();
+  if (!rules) return constraint;
+  return std::make_unique<RuleAndMinTokens>(std::move(constraint), *std::move(rules),
+                                            tokenizer_.vocab_size());
 }
 
 std::optional<MinTokens> Scheduler::MinTokensOf(const StopConditions& stop) const {
@@ -214,6 +229,7 @@ bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
     InFlight step;
     step.planned = now;
     SelectRunning();
+    PlanGuesses(step);
     PlanDecodes(batch, step);
     PlanPrompts(batch, step);
     if (!batch.seqs.empty()) {
@@ -284,8 +300,7 @@ bool Scheduler::Grow(Sequence& sequence, int size) {
 
 void Scheduler::PreemptLast() {
   Sequence& sequence = *running_.back();
-  free_slots_.push_back(*sequence.slot);
-  sequence.slot.reset();
+  LeaveSlot(sequence);
   blocks_.Release(sequence.blocks);
   window_blocks_.Release(sequence.window_blocks);
   sequence.scheduled = 0;
@@ -342,13 +357,7 @@ bool Scheduler::PrepareConstraint(Sequence& sequence) {
   LiveRequest& live = *sequence.live;
   if (live.request.constraint == nullptr || sequence.constraint_ready) return true;
   if (live.awaits_constraint) return false;
-  if (sequence.constraint == nullptr) {
-    sequence.constraint = live.request.constraint->Make();
-    if (std::optional<MinTokens> rules = MinTokensOf(live.request.stop)) {
-      sequence.constraint = std::make_unique<RuleAndMinTokens>(
-          std::move(sequence.constraint), *std::move(rules), tokenizer_.vocab_size());
-    }
-  }
+  if (sequence.constraint == nullptr) sequence.constraint = MakeConstraint(live);
   const absl::StatusOr<bool> replayed = sequence.Replay(kReplayedAtOnce);
   if (!replayed.ok()) {
     Fail(live, replayed.status());
@@ -453,7 +462,7 @@ void Scheduler::SelectRunning() {
 void Scheduler::PlanDecodes(StepBatch& batch, InFlight& step) {
   for (Sequence* sequence : selected_) {
     if (step.tokens == backend_.max_step_tokens) return;
-    if (Decodes(*sequence)) AddPart(*sequence, 1, batch, step);
+    if (Decodes(*sequence) && !sequence->held_back) AddPart(*sequence, 1, batch, step);
   }
 }
 
@@ -507,7 +516,13 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   StepSequence part;
   // While forced tokens are held back, nothing is drawn.
   part.sample = (follows || count == sequence.unscheduled()) && !sequence.has_forced();
-  if (part.sample && sequence.constraint != nullptr) {
+  const Guess& guess = sequence.guess;
+  const auto drafts = static_cast<int>(guess.tokens.size());
+  if (drafts > 0) {
+    part.mask = guess.masks.front();
+    part.drafts = guess.tokens;
+    part.draft_masks = std::span(guess.masks).subspan(1);
+  } else if (part.sample && sequence.constraint != nullptr) {
     part.mask_follows = backend_.late_masks && live.request.constraint != nullptr;
     if (!part.mask_follows) part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
     if (const absl::Status status = sequence.constraint->status(); !status.ok()) {
@@ -538,11 +553,13 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   sequence.last_step = steps_;
   ++sequence.steps_in_flight;
   if (part.sample) ++sequence.samples_in_flight;
-  step.tokens += count;
+  sequence.drafts_in_flight = drafts;
+  step.tokens += count + drafts;
+  step.drafts += drafts;
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows});
+  step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts});
   batch.seqs.push_back(part);
 }
 
@@ -580,7 +597,7 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   now_ = now;
   const InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  rate_.OnStep(now, step.tokens, step.drawing, now - std::max(step.planned, last_commit_));
+  MeasureStep(step, result, now);
   last_commit_ = now;
   counts_.computed_prompt_tokens += step.prompt_tokens;
   AcceptDraws(step, result);
@@ -588,18 +605,40 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
   Sweep(now);
 }
 
+void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl::Time now) {
+  int right = 0;
+  for (size_t i = 0; i < step.parts.size(); ++i) right += RightDrafts(step.parts[i].drafts, result.parts[i]);
+  const absl::Duration duration = now - std::max(step.planned, last_commit_);
+  // A sequence whose guesses are right gets several tokens in the time of one.
+  const double tokens = static_cast<double>(step.drawing + right) / std::max(step.drawing, 1);
+  rate_.OnStep(now, step.tokens - step.drafts, step.drawing,
+               right > 0 ? duration / tokens : duration);
+  if (drafter_ == nullptr || step.tokens - step.drafts != step.drawing) return;
+  draft_lengths_.OnStep({.drawing = step.drawing,
+                         .drafts = step.drafts,
+                         .right = right,
+                         .held_back = step.held_back,
+                         .seconds = absl::ToDoubleSeconds(duration),
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting)});
+}
+
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
   accepting_.clear();
   for (size_t i = 0; i < step.parts.size(); ++i) {
     Sequence& sequence = *step.parts[i].sequence;
-    const std::vector<SampledToken>& samples = result.parts[i].samples;
-    if (samples.empty() || sequence.dropped_in_flight > 0 || sequence.finished) continue;
-    if (sequence.constraint == nullptr || !samples[0].finite) continue;
-    if (EndsWith(*sequence.live, samples[0].token)) continue;
+    std::span<const SampledToken> samples = result.parts[i].samples;
+    if (sequence.constraint == nullptr || sequence.dropped_in_flight > 0 || sequence.finished) {
+      continue;
+    }
+    const auto end = std::ranges::find_if(samples, [&](const SampledToken& sample) {
+      return !sample.finite || EndsWith(*sequence.live, sample.token);
+    });
+    samples = samples.first(end - samples.begin());
+    if (samples.empty()) continue;
     if (sequence.live->request.constraint == nullptr) {
-      sequence.constraint->Accept(samples[0].token);
+      for (const SampledToken& sample : samples) sequence.constraint->Accept(sample.token);
     } else {
-      accepting_.emplace_back(&sequence, samples[0].token);
+      accepting_.emplace_back(&sequence, samples);
     }
   }
   RunForEach(static_cast<int>(accepting_.size()),
@@ -608,7 +647,9 @@ void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
 
 void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now) {
   Sequence& sequence = *part.sequence;
+  const int right = RightDrafts(part.drafts, result);
   --sequence.steps_in_flight;
+  if (part.drafts > 0) TakeVerified(part, right);
   if (!result.target_logprobs.empty() && !sequence.finished) {
     TakePromptLogprobs(sequence, part.begin + 1, result.target_logprobs);
   }
@@ -616,10 +657,13 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   if (drops) --sequence.dropped_in_flight;
   if (!drops && !result.samples.empty()) {
     --sequence.samples_in_flight;
-    if (!sequence.finished) TakeSample(sequence, result.samples[0], now);
+    for (const SampledToken& sample : result.samples) {
+      if (!sequence.finished) TakeSample(sequence, sample, now);
+    }
   }
+  const int end = part.end + right;
   if (!result.finite && !sequence.finished) {
-    FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", part.end - 1,
+    FailNotFinite(sequence, absl::StrCat("a key or a value of the model at position ", end - 1,
                                          " or before it is not finite"));
   }
   // The tokens that are forced after the draw; or from the beginning, held back while the prompt's
@@ -629,7 +673,8 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   // never after a part that was not.
   const bool all_finite =
       result.finite && AllFinite(result.target_logprobs) && (drops || AllFinite(result.samples));
-  if (all_finite && part.begin == sequence.computed) AcceptPositions(sequence, part.end);
+  if (all_finite && part.begin == sequence.computed) AcceptPositions(sequence, end);
+  if (part.drafts > 0) ReturnGuessBlocks(sequence);
 }
 
 void Scheduler::AcceptPositions(Sequence& sequence, int end) {
@@ -816,6 +861,8 @@ void Scheduler::SendFinished(LiveRequest& live, FinishedEvent event) {
   event.cached_prompt_tokens = live.cached_prompt_tokens;
   event.generated_tokens = live.drawn;
   event.forced_tokens = live.forced;
+  event.draft_tokens = live.drafts;
+  event.accepted_draft_tokens = live.accepted_drafts;
   event.queue_time = Between(live.request.arrival, live.first_step);
   event.prefill_time = Between(live.first_step, live.first_token);
   event.decode_time = Between(live.first_token, live.last_token);
@@ -868,6 +915,7 @@ void Scheduler::FailAll(const absl::Status& status) {
       sequence->steps_in_flight = 0;
       sequence->samples_in_flight = 0;
       sequence->dropped_in_flight = 0;
+      sequence->drafts_in_flight = 0;
     }
     if (!live->finished) Fail(*live, status);
   }
@@ -881,8 +929,9 @@ bool Scheduler::Sweep(absl::Time now) {
     const std::shared_ptr<LiveRequest> live = sequence->live;
     std::erase(live->sequences, sequence);
     if (unfit_ == sequence) unfit_ = nullptr;
-    if (sequence->slot) free_slots_.push_back(*sequence->slot);
-    (sequence->slot ? running_ : waiting_).erase(sequence->place);
+    SequenceList& list = sequence->slot ? running_ : waiting_;
+    if (sequence->slot) LeaveSlot(*sequence);
+    list.erase(sequence->place);
     if (!live->sequences.empty()) return true;
     live_.erase(live->request.id);
     if (live->started && waiting() > awaiting_constraints_) rate_.OnDeparture(now);

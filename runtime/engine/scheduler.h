@@ -20,6 +20,8 @@
 #include "absl/time/time.h"
 #include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
+#include "runtime/engine/draft_lengths.h"
+#include "runtime/engine/drafter.h"
 #include "runtime/engine/mask_threads.h"
 #include "runtime/engine/request.h"
 #include "runtime/engine/sequence.h"
@@ -42,6 +44,12 @@ struct SchedulerOptions {
   absl::Duration priority_step = absl::Seconds(5);
   // Null, or must outlive the scheduler: threads for the constraints of many sequences.
   MaskThreads* mask_threads = nullptr;
+  // Null, or must outlive the scheduler. Not used if the backend verifies no drafts.
+  Drafter* drafter = nullptr;
+  // Drafts of each guess, whether they pay or not; 0: as many as pay.
+  int fixed_drafts = 0;
+  // Measures how long guessing takes; null: that takes no time.
+  std::function<absl::Time()> clock = nullptr;
 };
 
 // Counters since the scheduler was constructed.
@@ -57,6 +65,9 @@ struct SchedulerCounts {
   int64_t generated_tokens = 0;
   // The part of them that constraints forced, so that they were not drawn.
   int64_t forced_tokens = 0;
+  // Guesses that were verified, and the part of them that were right.
+  int64_t draft_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
   // Sequences that gave up their slot and KV blocks to others.
   int64_t preemptions = 0;
 };
@@ -79,6 +90,12 @@ struct SchedulerCounts {
 // forces are sent at once and run like a prompt's. The masks of requests with constraints follow
 // the launch of their step if the backend can take them then; otherwise a sequence whose next mask
 // depends on a draw in flight waits for it.
+//
+// A drafter may guess the tokens that follow (scheduler_guesses.cc). A step that runs no prompts then
+// also runs the guesses of each sequence, for which this step's draws show at once how many are
+// right. Guesses take blocks that are free, and leave nothing behind if they are wrong; the tokens
+// are the same as without. DraftLengths decides how many pay. A sequence whose draw is in flight
+// waits for it before tokens are guessed.
 class Scheduler {
  public:
   struct Hooks {
@@ -86,6 +103,8 @@ class Scheduler {
     std::function<void(const std::string& id)> on_started;
     // Called when a request is removed: after its Finished event, with its slots and blocks free.
     std::function<void(const std::string& id)> on_removed;
+    // Called when the drafter has failed; no more tokens are guessed. May be null.
+    std::function<void(const absl::Status& status)> on_drafter_failed = nullptr;
   };
 
   // `tokenizer` must outlive this.
@@ -158,11 +177,19 @@ class Scheduler {
       int end;
       // StepSequence::mask_follows.
       bool mask_follows;
+      // Number of drafts, at the positions from `end` on.
+      int drafts;
     };
     std::vector<Part> parts;
+    // When the backend got it: after tokens were guessed.
     absl::Time planned;
+    // Drafts included.
     int tokens = 0;
+    int drafts = 0;
     int drawing = 0;
+    // Sequences that are left out since they wait for their draws (Sequence::held_back).
+    int held_back = 0;
+    absl::Duration drafting;
     // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };
@@ -198,6 +225,8 @@ class Scheduler {
   // Makes the sequence's constraint, if that was not done, and lets it accept some of the tokens
   // that the request was resumed with. False if the sequence cannot be admitted yet, or has ended.
   bool PrepareConstraint(Sequence& sequence);
+  // The constraint of a request's sample in its initial state; null if there is none.
+  std::unique_ptr<Constraint> MakeConstraint(const LiveRequest& live) const;
   // The rules that hold without a constraint of the request; empty if there are none.
   std::optional<MinTokens> MinTokensOf(const StopConditions& stop) const;
   // Ends the wait for the request's constraint, if it waits.
@@ -226,9 +255,31 @@ class Scheduler {
   // Gives the sequence window blocks for its next `count` tokens, or for as many of them as there
   // are blocks of both kinds; returns that number.
   int TakeStepBlocks(Sequence& sequence, int count);
-  // Adds `count` tokens of the sequence to the step; none if its constraint fails.
+  // Guesses tokens for the sequences that the next step advances by one token, where that pays.
+  void PlanGuesses(InFlight& step);
+  // Most tokens that may be guessed for the sequence.
+  int MostDrafts(const Sequence& sequence) const;
+  // Asks the drafter for the guesses that candidates_ say.
+  void AskDrafter(InFlight& step);
+  // Takes what the drafter guessed for asked_, as far as it can be verified.
+  void TakeGuesses(std::vector<std::vector<int32_t>> guesses);
+  // Cuts the sequence's guess before the first token that is of no use, and makes its masks.
+  void CheckGuess(Sequence& sequence) const;
+  // Takes blocks for as much of the sequence's guess as there are blocks, of which it may take
+  // `spare`; counts them there.
+  void TakeGuessBlocks(Sequence& sequence, int64_t& spare);
+  // Returns the blocks that the sequence has only for guesses.
+  void ReturnGuessBlocks(Sequence& sequence);
+  // Records how many guesses of a part were right.
+  void TakeVerified(const InFlight::Part& part, int right);
+  void EndGuesses(const absl::Status& status);
+  // The sequence gives its slot up.
+  void LeaveSlot(Sequence& sequence);
+  // Adds `count` tokens of the sequence, and its guess, to the step; none if its constraint fails.
   void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
 
+  // Records how long a step took.
+  void MeasureStep(const InFlight& step, const StepResult& result, absl::Time now);
   // Lets the constraints accept the tokens that a step drew.
   void AcceptDraws(const InFlight& step, const StepResult& result);
   // Calls work(i) for each i in [0, count), on several threads if there are many.
@@ -273,6 +324,9 @@ class Scheduler {
   const Hooks hooks_;
   // The words of a mask without the suppressed ids; empty if there are none.
   std::vector<uint32_t> not_suppressed_;
+  // Null if no tokens are guessed.
+  Drafter* drafter_;
+  DraftLengths draft_lengths_;
 
   // Largest window of the layers that have window blocks; 0 if there are none.
   const int window_;
@@ -307,8 +361,14 @@ class Scheduler {
   // Scratch for the step that is being planned.
   std::vector<Sequence*> selected_;
   std::vector<Sequence*> prompts_;
+  // Scratch for the guesses of a step: the sequences for which tokens may be guessed; the drafter's
+  // requests, and for each its sequence (null if the drafter only reads).
+  std::vector<DraftLengths::Candidate> candidates_;
+  std::vector<Sequence*> guessing_;
+  std::vector<DraftRequest> draft_requests_;
+  std::vector<Sequence*> asked_;
   // Scratch for the constraints of a step.
-  std::vector<std::pair<Sequence*, int32_t>> accepting_;
+  std::vector<std::pair<Sequence*, std::span<const SampledToken>>> accepting_;
   std::vector<Sequence*> masked_;
   std::vector<TokenMask> late_masks_;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "runtime/engine/drafter.h"
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/engine/scheduler.h"
@@ -87,13 +88,17 @@ class SchedulerHarness {
     left_queue_.clear();
     removed_.clear();
     sinks_.clear();
+    drafter_failure_ = absl::OkStatus();
     backend_ = std::make_unique<FakeBackend>(info, vocab_, eog_, window_);
     scheduler_ = std::make_unique<Scheduler>(
         model_->tokenizer(), info,
         SchedulerOptions{.max_context = max_context,
                          .window = window_,
                          .model_digest = model_->digest(),
-                         .suppressed_ids = suppressed_ids_},
+                         .suppressed_ids = suppressed_ids_,
+                         .drafter = drafter_.get(),
+                         .fixed_drafts = fixed_drafts_,
+                         .clock = [this] { return now_; }},
         Scheduler::Hooks{.on_started =
                              [this](const std::string& id) {
                                EXPECT_TRUE(left_queue_.insert(id).second) << id;
@@ -103,6 +108,11 @@ class SchedulerHarness {
                              [this](const std::string& id) {
                                EXPECT_TRUE(left_queue_.contains(id)) << id;
                                EXPECT_TRUE(removed_.insert(id).second) << id;
+                             },
+                         .on_drafter_failed =
+                             [this](const absl::Status& status) {
+                               EXPECT_TRUE(drafter_failure_.ok()) << "told twice";
+                               drafter_failure_ = status;
                              }});
   }
 
@@ -128,19 +138,23 @@ class SchedulerHarness {
     return request;
   }
 
-  // Plans and commits one step each, as far as the pipeline allows; a step takes one millisecond.
-  // False if there was nothing to do.
+  // Plans and commits one step each, as far as the pipeline allows; a step takes one millisecond, or
+  // what step_time_ says of the tokens launched last. False if there was nothing to do.
   bool Advance() {
     if (scheduler_->steps_in_flight() < info_.max_in_flight) {
       StepBatch batch;
       if (scheduler_->Plan(now_, batch)) {
         EXPECT_TRUE(backend_->Launch(batch).ok());
+        launched_tokens_ = 0;
+        for (const StepSequence& seq : batch.seqs) {
+          launched_tokens_ += static_cast<int>(RowsOf(seq));
+        }
         GiveMasks();
         if (scheduler_->steps_in_flight() < info_.max_in_flight) return true;
       }
     }
     if (scheduler_->steps_in_flight() == 0) return false;
-    now_ += absl::Milliseconds(1);
+    now_ += step_time_ ? step_time_(launched_tokens_) : absl::Milliseconds(1);
     ++commits_;
     scheduler_->Commit(*backend_->Wait(), now_);
     GiveMasks();
@@ -210,10 +224,17 @@ class SchedulerHarness {
   // Used by the next Make.
   std::vector<int32_t> suppressed_ids_;
   int window_ = 0;
+  int fixed_drafts_ = 0;
   std::shared_ptr<const Model> model_;
   int32_t eog_ = 0;
   int vocab_ = 0;
   std::unique_ptr<FakeBackend> backend_;
+  // Used by the next Make; must outlive the scheduler that it makes.
+  std::unique_ptr<Drafter> drafter_;
+  absl::Status drafter_failure_;
+  std::function<absl::Duration(int tokens)> step_time_;
+  // Of the last launched step.
+  int launched_tokens_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::string, std::shared_ptr<RecordingSink>> sinks_;
   std::set<std::string> left_queue_;

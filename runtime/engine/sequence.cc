@@ -39,11 +39,39 @@ Sequence::Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64
   tokens.insert(tokens.end(), live->request.resume.begin(), live->request.resume.end());
 }
 
-void Sequence::AcceptDrawn(int32_t token) {
-  constraint->Accept(token);
+void Sequence::AcceptDrawn(std::span<const SampledToken> drawn) {
+  for (const SampledToken& sample : drawn) constraint->Accept(sample.token);
   forced = ForcedBy(*constraint);
   for (const int32_t next : forced) constraint->Accept(next);
   forces_end = constraint->Ended();
+}
+
+void Sequence::MaskGuess() {
+  guess.masks.assign(guess.tokens.size() + 1, {});
+  if (constraint == nullptr) return;
+  // The constraint's own words change with it.
+  guess.words.resize(std::max(guess.words.size(), guess.masks.size()));
+  const auto take_mask = [this](size_t i) {
+    const TokenMask mask = constraint->Mask(0);
+    guess.words[i].assign(mask.words.begin(), mask.words.end());
+    guess.masks[i] = {guess.words[i]};
+  };
+  take_mask(0);
+  size_t good = 0;
+  int accepted = 0;
+  for (; good < guess.tokens.size(); ++good) {
+    const int32_t token = guess.tokens[good];
+    if (!constraint->status().ok() || !guess.masks[good].Allows(token)) break;
+    constraint->Accept(token);
+    ++accepted;
+    // Tokens that are forced need no guess, and are run with the one before them.
+    if (!constraint->status().ok() || constraint->Ended() || !constraint->Forced().empty()) break;
+    take_mask(good + 1);
+  }
+  const bool failed = !constraint->status().ok();
+  constraint->Rollback(accepted);
+  guess.tokens.resize(failed ? 0 : good);
+  guess.masks.resize(guess.tokens.size() + 1);
 }
 
 absl::StatusOr<bool> Sequence::Replay(int count) {

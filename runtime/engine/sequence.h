@@ -6,16 +6,20 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/engine/block_pool.h"
+#include "runtime/engine/draft_lengths.h"
 #include "runtime/engine/output_text.h"
 #include "runtime/engine/prefix_hash.h"
 #include "runtime/engine/request.h"
 #include "runtime/sampling/constraint.h"
+#include "runtime/sampling/sampler.h"
+#include "runtime/sampling/token_mask.h"
 
 namespace orcd {
 
@@ -49,6 +53,9 @@ struct LiveRequest {
   int drawn = 0;
   // Those of them that the constraint forced.
   int forced = 0;
+  // Guesses that were verified; and those of them that were right.
+  int drafts = 0;
+  int accepted_drafts = 0;
   // Position of the next prompt token whose log-probability is to be reported.
   int next_prompt_logprob = 1;
   std::vector<SampleEnd> ends;
@@ -68,6 +75,15 @@ struct LiveRequest {
   absl::Time last_token = absl::InfinitePast();
 };
 
+// Guesses of the tokens that come next, for one step.
+struct Guess {
+  std::vector<int32_t> tokens;
+  // Masks of the draw that `tokens` begin with and of those that follow each of them; they view
+  // `words` or are empty.
+  std::vector<TokenMask> masks;
+  std::vector<std::vector<uint32_t>> words;
+};
+
 // The scheduler's record of one sample of a request (a sequence). Engine thread only.
 //
 // Positions [0, scheduled) of the sequence have been given to the backend or were found in the
@@ -78,12 +94,21 @@ struct LiveRequest {
 // If the constraint forces tokens, they are known before they are run, like a prompt's. A draw of
 // the first of them may be in flight then; it is dropped. The step that draws it has run the token
 // before, which was right.
+//
+// A step with guesses (drafts) runs them at the positions from `scheduled` on. They are no part of
+// `tokens`. Until its results are known, no other step of the sequence is planned; then `scheduled`
+// advances by those that were right.
 struct Sequence {
   Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64_t arrival_order);
 
-  // Lets the constraint accept a drawn token, then what it forces after it. Constraints of
-  // different sequences may do so at once.
-  void AcceptDrawn(int32_t token);
+  // Lets the constraint accept drawn tokens, then what it forces after the last of them; after the
+  // others nothing is forced. Constraints of different sequences may do so at once.
+  void AcceptDrawn(std::span<const SampledToken> drawn);
+  // Cuts `guess` before the first token that the constraint forbids, or after which it leaves no
+  // choice, and makes its masks. The constraint is as before, unless an error of it, which a guess
+  // may have caused, shows that there is no guess. Constraints of different sequences may do so at
+  // once.
+  void MaskGuess();
   // Lets the constraint, at first in its initial state, accept up to `count` more of the tokens the
   // request was resumed with, and once it has them all what it forces after them; false until then.
   // The tokens that it forced where they were generated it forces here. kInvalidArgument with the
@@ -94,7 +119,8 @@ struct Sequence {
   int unscheduled() const { return static_cast<int>(tokens.size()) - scheduled; }
   // True if the next step may consume the token that a step in flight is drawing.
   bool can_follow_sample() const {
-    return samples_in_flight > 0 && drawn + samples_in_flight < live->max_new_tokens;
+    return samples_in_flight > 0 && drafts_in_flight == 0 &&
+           drawn + samples_in_flight < live->max_new_tokens;
   }
   // True if log-probabilities of the prompt are still to be reported from this sample's steps.
   bool owes_prompt_logprobs() const {
@@ -149,6 +175,18 @@ struct Sequence {
   int steps_in_flight = 0;
   int samples_in_flight = 0;
   int dropped_in_flight = 0;
+  // Guesses for the step that is being planned, and number of those in flight; and the guesses
+  // before.
+  Guess guess;
+  int drafts_in_flight = 0;
+  DraftRecord draft_record;
+  // Tokens that the drafter has read since the sequence got its slot.
+  int read_by_drafter = 0;
+  // True if the step that is being planned leaves the sequence out, since its draw in flight must be
+  // known before tokens are guessed.
+  bool held_back = false;
+  // False once a guess has led the constraint to an error.
+  bool may_guess = true;
   // True once ended. The results of steps in flight are dropped, then the sequence is removed.
   bool finished = false;
   // True once the sequence has been preempted.

@@ -1,0 +1,198 @@
+#include "runtime/engine/draft_lengths.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+namespace orcd {
+namespace {
+
+// Guesses of one sequence, and of all, after which a guess weighs little.
+constexpr double kSequenceFades = 1.0 / 16;
+constexpr double kAllFades = 1.0 / 64;
+// A sequence's expectation begins with that of all sequences, which weighs as much as this many of
+// its own guesses.
+constexpr double kPriorGuesses = 2;
+// What drafts are expected to bring must exceed the measurements' error.
+constexpr double kMargin = 1.02;
+// A step of more drafts is not considered.
+constexpr int kMostDraftsAStep = 256;
+constexpr int kFewDrafts = 2;
+constexpr int kMostDrafts = 64;
+// A sequence for which guesses do not pay is tried after this many steps at the earliest.
+constexpr int kStepsBetweenTries = 8;
+// A decode step adds so much of itself to the budget, which holds at most kMostBudget steps, so
+// that gains of long ago do not pay for losses now. Debts beyond kMostDebt, as after a pause of the
+// machine, are forgotten.
+constexpr double kBudgetShare = 0.005;
+constexpr double kMostBudget = 16;
+constexpr double kMostDebt = 64;
+// Fewer unread tokens are no measure of the time that reading takes.
+constexpr int kLeastReadToMeasure = 32;
+// Tokens that are read at once before that time is known.
+constexpr int kFirstRead = 64;
+// Steps for which reading may hold up the others at once.
+constexpr double kStepsOfReading = 4;
+// A sequence is read if that takes at most this share of the steps that it has left, of which no
+// more than kMostStepsLeft count: few generations use all that they may.
+constexpr double kReadingShare = 1.0 / 8;
+constexpr int kMostStepsLeft = 512;
+
+}  // namespace
+
+void DraftCounts::Add(int drafts, int right, double fades) {
+  for (double* count : {&first, &first_right, &next, &next_right}) *count *= 1 - fades;
+  first += 1;
+  if (right == 0) return;
+  first_right += 1;
+  // Right ones after the first, and the wrong one after them if there was one.
+  next_right += right - 1;
+  next += std::min(right, drafts - 1);
+}
+
+DraftLengths::Gain DraftLengths::GainOf(const DraftRecord& record) const {
+  // Of two outcomes before any guess, one was right.
+  const double all_first = (all_.first_right + 1) / (all_.first + 2);
+  const double all_next = (all_.next_right + 1) / (all_.next + 2);
+  const DraftCounts& own = record.counts;
+  return {.first = (own.first_right + kPriorGuesses * all_first) / (own.first + kPriorGuesses),
+          .next = (own.next_right + kPriorGuesses * all_next) / (own.next + kPriorGuesses)};
+}
+
+double DraftLengths::Seconds(int drawing, int drafts) const {
+  return *costs_.Seconds(drawing + drafts) + drafting_.Seconds(drafts).value_or(0);
+}
+
+bool DraftLengths::IsWorthReading(const Candidate& candidate, double plain_seconds) const {
+  if (candidate.unread <= kLeastReadToMeasure) return true;
+  const double left = std::min(candidate.left, kMostStepsLeft);
+  return candidate.unread * reading_seconds_ <= kReadingShare * left * plain_seconds;
+}
+
+void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates) {
+  for (Candidate& candidate : candidates) candidate.length = 0;
+  const std::optional<double> plain = costs_.Seconds(drawing);
+  if (!plain) return;
+  plain_seconds_ = *plain;
+  if (budget_ < 0 || room <= 0) return;
+  for (Candidate& candidate : candidates) {
+    if (!IsWorthReading(candidate, *plain)) candidate.most = 0;
+  }
+  const int drafts =
+      ChooseFastest(drawing, std::min(room, kMostDraftsAStep), *plain, candidates);
+  if (drafts < room) ChooseTry(drawing, drafts, *plain, candidates);
+}
+
+int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
+                                std::span<Candidate> candidates) {
+  heap_.clear();
+  double most_gain = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].most == 0) continue;
+    const double gain = GainOf(*candidates[i].record).first;
+    heap_.push_back({.gain = gain, .candidate = i});
+    most_gain = std::max(most_gain, gain);
+  }
+  // In a large batch no draft pays for itself most of the time; to see that takes few lookups.
+  double least_seconds = std::numeric_limits<double>::infinity();
+  for (int drafts = 1; drafts <= limit; drafts *= 2) {
+    least_seconds = std::min(least_seconds, (Seconds(drawing, drafts) - plain_seconds) / drafts);
+  }
+  if (most_gain * plain_seconds <= least_seconds * drawing) return 0;
+
+  // Drafts are added by what they give, most first, so for each number of them the best are taken.
+  std::make_heap(heap_.begin(), heap_.end());
+  order_.clear();
+  double tokens = drawing;
+  double fastest = kMargin * drawing / plain_seconds;
+  size_t chosen = 0;
+  for (int drafts = 1; drafts <= limit && !heap_.empty(); ++drafts) {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const Next next = heap_.back();
+    heap_.pop_back();
+    Candidate& candidate = candidates[next.candidate];
+    // The others go on meanwhile.
+    if (pipelined_ && drawing > 1 && candidate.length == 0) tokens -= 1;
+    tokens += next.gain;
+    order_.push_back(next.candidate);
+    ++candidate.length;
+    const double seconds = Seconds(drawing, drafts);
+    if (tokens > fastest * seconds) {
+      fastest = tokens / seconds;
+      chosen = order_.size();
+    }
+    if (candidate.length < std::min(candidate.most, candidate.record->most)) {
+      heap_.push_back({.gain = next.gain * GainOf(*candidate.record).next,
+                       .candidate = next.candidate});
+      std::push_heap(heap_.begin(), heap_.end());
+    }
+    // None that is left gives more than the next one.
+    if (heap_.empty()) break;
+    if (tokens + heap_.front().gain * (limit - drafts) <= fastest * seconds) break;
+  }
+  for (size_t i = chosen; i < order_.size(); ++i) --candidates[order_[i]].length;
+  return static_cast<int>(chosen);
+}
+
+void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
+                             std::span<Candidate> candidates) {
+  const double before = drafts > 0 ? Seconds(drawing, drafts) : plain_seconds;
+  double extra = (Seconds(drawing, drafts + 1) - before) / plain_seconds;
+  if (pipelined_ && drawing > 1) extra += 1.0 / drawing;
+  if (budget_ < extra) return;
+  Candidate* longest_ago = nullptr;
+  for (Candidate& candidate : candidates) {
+    if (candidate.length > 0 || candidate.most == 0) continue;
+    if (candidate.record->next_try > steps_) continue;
+    if (longest_ago == nullptr || candidate.record->next_try < longest_ago->record->next_try) {
+      longest_ago = &candidate;
+    }
+  }
+  if (longest_ago != nullptr) longest_ago->length = 1;
+}
+
+int DraftLengths::MostRead() const {
+  if (reading_seconds_ <= 0) return kFirstRead;
+  constexpr double kMost = 1 << 20;
+  const double most = kStepsOfReading * plain_seconds_ / reading_seconds_;
+  return static_cast<int>(std::clamp<double>(most, kFirstRead, kMost));
+}
+
+void DraftLengths::OnNothingGuessed(DraftRecord& record) {
+  // Others are tried before it is its turn again.
+  record.next_try = steps_ + 1;
+  // It waited for its draw to be known, in vain.
+  if (pipelined_) OnVerified(record, /*drafts=*/1, /*right=*/0);
+}
+
+void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
+  record.counts.Add(drafts, right, kSequenceFades);
+  all_.Add(drafts, right, kAllFades);
+  record.next_try = steps_ + kStepsBetweenTries;
+  record.most = right == drafts ? std::max(record.most, 2 * drafts) : 2 * right;
+  record.most = std::clamp(record.most, kFewDrafts, kMostDrafts);
+}
+
+void DraftLengths::OnDrafted(int drafts, int unread, double seconds) {
+  if (seconds <= 0) return;
+  if (unread < kLeastReadToMeasure || unread < 4 * drafts) {
+    drafting_.Add(std::max(drafts, 1), seconds);
+    return;
+  }
+  const double sample = seconds / unread;
+  reading_seconds_ = reading_seconds_ > 0 ? (3 * reading_seconds_ + sample) / 4 : sample;
+}
+
+void DraftLengths::OnStep(const Step& step) {
+  ++steps_;
+  costs_.Add(step.drawing + step.drafts, step.seconds);
+  const std::optional<double> plain = costs_.Seconds(step.drawing);
+  if (!plain) return;
+  // Plain steps differ from their mean by chance alone.
+  const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
+  const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
+  budget_ += kBudgetShare + brought - (extra + step.drafting_seconds) / *plain;
+  budget_ = std::clamp(budget_, -kMostDebt, kMostBudget);
+}
+
+}  // namespace orcd

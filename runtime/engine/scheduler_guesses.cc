@@ -1,0 +1,217 @@
+// Guesses of the tokens that come next: for which sequences, how many, and what becomes of them.
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/engine/scheduler.h"
+
+namespace orcd {
+namespace {
+
+// Tokens that the drafter reads in any case: no more than a sequence gets between two guesses.
+constexpr int kAlwaysRead = 32;
+
+}  // namespace
+
+int Scheduler::MostDrafts(const Sequence& sequence) const {
+  if (!sequence.may_guess || !sequence.live->request.speculate) return 0;
+  if (sequence.owes_prompt_logprobs() || sequence.has_forced()) return 0;
+  // The known tokens are in flight without a draw, or with one that is dropped.
+  if (sequence.samples_in_flight == 0 && sequence.steps_in_flight > 0) return 0;
+  // The step also draws the token after its drafts.
+  const int left = sequence.live->max_new_tokens - sequence.drawn - sequence.samples_in_flight;
+  return std::clamp(left - 1, 0, backend_.max_drafts);
+}
+
+void Scheduler::PlanGuesses(InFlight& step) {
+  candidates_.clear();
+  guessing_.clear();
+  int drawing = 0;
+  bool has_prompts = false;
+  for (Sequence* sequence : selected_) {
+    sequence->guess.tokens.clear();
+    sequence->held_back = false;
+    has_prompts = has_prompts || sequence->unscheduled() > 1;
+    if (drafter_ == nullptr || !Decodes(*sequence)) continue;
+    ++drawing;
+    const int most = MostDrafts(*sequence);
+    if (most == 0) continue;
+    const auto known = static_cast<int>(sequence->tokens.size());
+    candidates_.push_back({.record = &sequence->draft_record,
+                           .most = most,
+                           .unread = known - sequence->read_by_drafter,
+                           .left = sequence->live->max_new_tokens - sequence->drawn});
+    guessing_.push_back(sequence);
+  }
+  int room = backend_.max_step_tokens - drawing;
+  // Each draft would take the place of a prompt's token, which is certain to be of use.
+  if (candidates_.empty() || has_prompts || room <= 0) return;
+  if (options_.fixed_drafts == 0) {
+    draft_lengths_.Choose(drawing, room, candidates_);
+  } else {
+    for (DraftLengths::Candidate& candidate : candidates_) {
+      candidate.length = std::clamp(options_.fixed_drafts, 0, std::min(candidate.most, room));
+      room -= candidate.length;
+    }
+  }
+  AskDrafter(step);
+}
+
+void Scheduler::AskDrafter(InFlight& step) {
+  draft_requests_.clear();
+  asked_.clear();
+  int readable = options_.fixed_drafts == 0 ? draft_lengths_.MostRead()
+                                            : std::numeric_limits<int>::max();
+  int drafts = 0;
+  int read = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const DraftLengths::Candidate& candidate = candidates_[i];
+    Sequence& sequence = *guessing_[i];
+    if (candidate.length == 0) continue;
+    if (sequence.samples_in_flight > 0) {
+      sequence.held_back = true;
+      ++step.held_back;
+      continue;
+    }
+    // A long text is read in several steps, so that it does not hold the others up.
+    int reads = candidate.unread;
+    if (reads > kAlwaysRead) {
+      reads = std::min(reads, readable);
+      readable -= reads;
+    }
+    const bool all = reads == candidate.unread;
+    if (!all && reads == 0) continue;
+    sequence.read_by_drafter += reads;
+    draft_requests_.push_back(
+        {.slot = *sequence.slot,
+         .tokens = std::span(sequence.tokens).first(sequence.read_by_drafter),
+         .count = all ? candidate.length : 1});
+    asked_.push_back(all ? &sequence : nullptr);
+    drafts += draft_requests_.back().count;
+    read += reads;
+  }
+  if (draft_requests_.empty()) return;
+
+  const absl::Time begin = options_.clock ? options_.clock() : now_;
+  absl::StatusOr<std::vector<std::vector<int32_t>>> guesses = drafter_->Draft(draft_requests_);
+  if (guesses.ok() && guesses->size() != draft_requests_.size()) {
+    guesses = absl::InternalError(absl::StrCat("the drafter was asked for ", draft_requests_.size(),
+                                               " guesses and gave ", guesses->size()));
+  }
+  if (!guesses.ok()) {
+    EndGuesses(guesses.status());
+    return;
+  }
+  TakeGuesses(*std::move(guesses));
+  const absl::Time end = options_.clock ? options_.clock() : now_;
+  step.drafting = end - begin;
+  step.planned += step.drafting;
+  draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
+}
+
+void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
+  masked_.clear();
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    if (asked_[i] == nullptr) continue;
+    Sequence& sequence = *asked_[i];
+    std::vector<int32_t>& tokens = sequence.guess.tokens;
+    tokens = std::move(guesses[i]);
+    const auto most = static_cast<size_t>(draft_requests_[i].count);
+    if (tokens.size() > most) tokens.resize(most);
+    if (sequence.live->request.constraint != nullptr) {
+      masked_.push_back(&sequence);
+    } else {
+      CheckGuess(sequence);
+    }
+  }
+  RunForEach(static_cast<int>(masked_.size()), [this](int i) { CheckGuess(*masked_[i]); });
+
+  // Shared blocks count for each sequence, so that all lists together may be longer than the pool.
+  int64_t spare = backend_.kv_blocks;
+  for (const Sequence* sequence : selected_) spare -= sequence->blocks.size();
+  // With another step in flight, the next one is planned before these blocks are returned.
+  const int kept_free = backend_.max_in_flight > 1 ? running() : 0;
+  spare = std::min<int64_t>(spare, blocks_.free() - kept_free);
+  for (Sequence* sequence : asked_) {
+    if (sequence == nullptr) continue;
+    TakeGuessBlocks(*sequence, spare);
+    if (sequence->guess.tokens.empty()) draft_lengths_.OnNothingGuessed(sequence->draft_record);
+  }
+}
+
+void Scheduler::CheckGuess(Sequence& sequence) const {
+  std::vector<int32_t>& tokens = sequence.guess.tokens;
+  const auto first_useless = std::ranges::find_if(tokens, [&](int32_t token) {
+    return token < 0 || token >= tokenizer_.vocab_size() || EndsWith(*sequence.live, token);
+  });
+  tokens.erase(first_useless, tokens.end());
+  if (tokens.empty()) return;
+  sequence.MaskGuess();
+  if (sequence.constraint == nullptr || sequence.constraint->status().ok()) return;
+  // An error stays, and this one may be of tokens that never come.
+  sequence.may_guess = false;
+  sequence.constraint = MakeConstraint(*sequence.live);
+  const std::span<const int32_t> output =
+      std::span(sequence.tokens).subspan(sequence.live->prompt_tokens());
+  for (const int32_t token : output) sequence.constraint->Accept(token);
+}
+
+void Scheduler::TakeGuessBlocks(Sequence& sequence, int64_t& spare) {
+  std::vector<int32_t>& tokens = sequence.guess.tokens;
+  const auto known = static_cast<int>(sequence.tokens.size());
+  auto count = static_cast<int>(tokens.size());
+  while (spare > 0 && sequence.blocks.size() < BlocksFor(known + count) &&
+         blocks_.Grow(sequence.blocks, sequence.blocks.size() + 1)) {
+    --spare;
+  }
+  count = std::clamp(sequence.blocks.size() * backend_.block_tokens - known, 0, count);
+  if (window_ > 0 && count > 0) {
+    const int kept_free = backend_.max_in_flight > 1 ? running() : 0;
+    BlockList& list = sequence.window_blocks;
+    while (list.size() < BlocksFor(known + count) && window_blocks_.free() > kept_free &&
+           window_blocks_.Grow(list, list.size() + 1)) {
+    }
+    count = std::clamp(list.size() * backend_.block_tokens - known, 0, count);
+  }
+  tokens.resize(count);
+  if (count == 0) ReturnGuessBlocks(sequence);
+}
+
+void Scheduler::ReturnGuessBlocks(Sequence& sequence) {
+  // As ReserveNext leaves them.
+  const int next = sequence.scheduled + 1;
+  const int known = std::max(next, static_cast<int>(sequence.tokens.size()));
+  blocks_.Shrink(sequence.blocks, BlocksFor(known));
+  if (window_ > 0) window_blocks_.Shrink(sequence.window_blocks, BlocksFor(next));
+}
+
+void Scheduler::TakeVerified(const InFlight::Part& part, int right) {
+  Sequence& sequence = *part.sequence;
+  sequence.drafts_in_flight = 0;
+  sequence.scheduled += right;
+  if (sequence.finished) return;
+  sequence.live->drafts += part.drafts;
+  sequence.live->accepted_drafts += right;
+  counts_.draft_tokens += part.drafts;
+  counts_.accepted_draft_tokens += right;
+  draft_lengths_.OnVerified(sequence.draft_record, part.drafts, right);
+}
+
+void Scheduler::EndGuesses(const absl::Status& status) {
+  drafter_ = nullptr;
+  for (Sequence* sequence : selected_) sequence->held_back = false;
+  if (hooks_.on_drafter_failed) hooks_.on_drafter_failed(status);
+}
+
+void Scheduler::LeaveSlot(Sequence& sequence) {
+  if (drafter_ != nullptr) drafter_->Leave(*sequence.slot);
+  sequence.read_by_drafter = 0;
+  free_slots_.push_back(*sequence.slot);
+  sequence.slot.reset();
+}
+
+}  // namespace orcd

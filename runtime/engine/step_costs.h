@@ -1,0 +1,35 @@
+// Measures how long steps take, by their number of tokens.
+#ifndef ORCD_RUNTIME_ENGINE_STEP_COSTS_H_
+#define ORCD_RUNTIME_ENGINE_STEP_COSTS_H_
+
+#include <optional>
+#include <vector>
+
+namespace orcd {
+
+// Moving averages for each number of tokens, above 63 for each 32nd part of an octave. One thread.
+class StepCosts {
+ public:
+  // A step of `tokens`, at least one, took `seconds`; nothing is recorded if that is not positive.
+  void Add(int tokens, double seconds);
+
+  // Expected duration of a step of `tokens`, in seconds: measured, or linear between the nearest
+  // two that were; beyond the largest with the mean slope of all, and with one measurement alone
+  // half of a token's share of it for each more. Never less than for fewer tokens. Unknown before
+  // the first measurement.
+  std::optional<double> Seconds(int tokens) const;
+
+ private:
+  struct Point {
+    int tokens;
+    double seconds;
+    int count;
+  };
+
+  // Ascending.
+  std::vector<Point> points_;
+};
+
+}  // namespace orcd
+
+#endif  // ORCD_RUNTIME_ENGINE_STEP_COSTS_H_
