@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/backend/kv_plan.h"
+
 namespace orcd {
 namespace {
 
@@ -37,9 +39,8 @@ int64_t ActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
 
 BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options) {
   BackendOptions own = options;
-  const int64_t tokens =
-      std::min(int64_t{options.max_seqs} * ContextOf(draft, options), kDraftKvTokens);
-  const int64_t blocks = CeilDiv(tokens, options.block_tokens);
+  const int64_t blocks =
+      std::min(BlocksOfAllSequences(draft, options), CeilDiv(kDraftKvTokens, options.block_tokens));
   const int64_t block_positions =
       CeilDiv(options.block_tokens, kPositionsTogether) * kPositionsTogether;
   const KvLayout layout(draft.layers);

@@ -32,7 +32,8 @@ ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelSpec& sp
 }
 
 ModelDrafter::~ModelDrafter() {
-  while (steps_in_flight_ > 0 && backend_->Wait().ok()) --steps_in_flight_;
+  while (steps_in_flight_-- > 0 && backend_->Wait().ok()) {
+  }
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ModelDrafter::Draft(
@@ -183,8 +184,8 @@ absl::Status ModelDrafter::Launch(std::span<const DraftRequest> requests,
 }
 
 absl::Status ModelDrafter::Wait(const std::vector<Part*>& parts) {
-  ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
   --steps_in_flight_;
+  ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = *parts[i];
     part.finite = part.finite && result.parts[i].finite;
