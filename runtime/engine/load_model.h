@@ -21,7 +21,7 @@ enum class DraftKind { kNone, kNgram, kModel };
 // Guesses of the tokens that come next; see drafter.h.
 struct DraftOptions {
   DraftKind kind = DraftKind::kNone;
-  // kModel: a GGUF file whose vocabulary is the model's but for padding at the end.
+  // kModel: a GGUF file whose vocabulary is the model's but for padding (draft_vocabulary.h).
   std::string path;
   // SHA-256, in hex, that the file must have; empty: not checked.
   std::string expected_sha256;
