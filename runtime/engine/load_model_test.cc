@@ -24,7 +24,6 @@
 namespace orcd {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 

@@ -22,7 +22,6 @@
 namespace orcd {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
