@@ -530,9 +530,11 @@ class FamilyTest : public GpuTest, public ::testing::WithParamInterface<std::str
   std::shared_ptr<const Model> model_;
 };
 
+// Those without experts, which the backend refuses (memory_plan.h).
 std::vector<std::string> RandomFamilies(const std::string& type) {
   std::vector<std::string> families;
   for (const std::string& architecture : ModelShapeArchitectures()) {
+    if (FindModelShape(architecture, "nano")->experts.count > 0) continue;
     families.push_back(absl::StrCat(architecture, " ", type));
   }
   return families;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -31,6 +33,22 @@ absl::Status Unsupported(const std::string& what) {
       absl::StatusCode::kUnimplemented,
       absl::StrCat(what, ", which the GPU backend does not support; use --backend cpu"),
       {.reason = "MODEL_UNSUPPORTED"});
+}
+
+absl::Status CheckParts(const ModelSpec& spec) {
+  int experts = 0;
+  bool sinks = false;
+  bool clamps = false;
+  for (const LayerSpec& layer : spec.layers) {
+    experts = std::max(experts, layer.experts.count);
+    sinks |= layer.sinks;
+    clamps |= layer.activation == Activation::kClampedSwiglu;
+  }
+  std::vector<std::string> parts;
+  if (experts > 0) parts.push_back(absl::StrCat("a mixture of ", experts, " experts"));
+  if (sinks) parts.emplace_back("attention sinks");
+  if (clamps) parts.emplace_back("a clamped SwiGLU");
+  return parts.empty() ? absl::OkStatus() : Unsupported(absl::StrJoin(parts, " and "));
 }
 
 // Widths of rows are multiples of the vectors in which kernels read and write them.
@@ -83,6 +101,7 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, const DeviceInfo& device) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
+  ORCD_RETURN_IF_ERROR(CheckParts(spec));
   ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
   MemoryPlan plan;
   plan.options = options;

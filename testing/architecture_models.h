@@ -2,10 +2,13 @@
 #ifndef ORCD_TESTING_ARCHITECTURE_MODELS_H_
 #define ORCD_TESTING_ARCHITECTURE_MODELS_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "testing/test_model.h"
 
 namespace orcd {
@@ -47,6 +50,37 @@ class ArchitectureModel {
     for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) Erase(name);
     AddMatrix("attn_qkv.weight", 64 + 2 * 32, 64);
   }
+  // Experts of `ffn` in place of the FFN, from layer `first` on; 2 of 4 are chosen.
+  void AddExperts(uint64_t ffn, int first = 0) {
+    Set("expert_count", uint32_t{4});
+    Set("expert_used_count", uint32_t{2});
+    for (int i = first; i < 2; ++i) {
+      const std::string layer = absl::StrCat("blk.", i, ".");
+      for (const char* name : {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"}) {
+        model.tensors.erase(layer + name);
+      }
+      model.tensors[layer + "ffn_gate_inp.weight"] = {TensorType::kF32, {64, 4}, {}};
+      model.tensors[layer + "ffn_gate_exps.weight"] = {TensorType::kQ8_0, {64, ffn, 4}, {}};
+      model.tensors[layer + "ffn_up_exps.weight"] = {TensorType::kQ8_0, {64, ffn, 4}, {}};
+      model.tensors[layer + "ffn_down_exps.weight"] = {TensorType::kQ8_0, {ffn, 64, 4}, {}};
+    }
+  }
+  // A shared expert of `ffn` in the layers from `first` on.
+  void AddSharedExpert(uint64_t ffn, int first = 0) {
+    for (int i = first; i < 2; ++i) {
+      const std::string layer = absl::StrCat("blk.", i, ".");
+      model.tensors[layer + "ffn_gate_shexp.weight"] = {TensorType::kQ8_0, {64, ffn}, {}};
+      model.tensors[layer + "ffn_up_shexp.weight"] = {TensorType::kQ8_0, {64, ffn}, {}};
+      model.tensors[layer + "ffn_down_shexp.weight"] = {TensorType::kQ8_0, {ffn, 64}, {}};
+    }
+  }
+  // A vector of `size` for each of the experts.
+  void AddOfExperts(const std::string& name, uint64_t size) {
+    for (const std::string layer : {"blk.0.", "blk.1."}) {
+      model.AddVector(layer + name, size * 4);
+      model.tensors[layer + name].ne = {size, 4};
+    }
+  }
   void AddPostNorms() {
     Add("post_attention_norm.weight", 64);
     Add("post_ffw_norm.weight", 64);
@@ -63,14 +97,24 @@ class ArchitectureModel {
   const std::string prefix_;
 };
 
+// A file of Mixtral, whose architecture is llama: 2 of 4 experts of the FFN's width.
+inline TestModel TinyMixtral() {
+  ArchitectureModel m("llama");
+  m.EraseBiases();
+  m.AddExperts(256);
+  return m.model;
+}
+
 // A valid file of the architecture, with the sizes of TestModel::Valid: what real files hold beside
 // the tensors that all architectures share, in the form that real files have.
 inline TestModel TinyModelOf(const std::string& architecture) {
   ArchitectureModel m(architecture);
-  if (architecture != "qwen2" && architecture != "glm4" && architecture != "seed_oss") {
-    m.EraseBiases();
-  }
-  if (architecture == "qwen3" || architecture == "qwen3vl" || architecture == "gemma3") {
+  const auto is = [&](std::initializer_list<const char*> architectures) {
+    return std::find(architectures.begin(), architectures.end(), architecture) !=
+           architectures.end();
+  };
+  if (!is({"qwen2", "qwen2moe", "glm4", "glm4moe", "gpt-oss", "seed_oss"})) m.EraseBiases();
+  if (is({"qwen3", "qwen3moe", "qwen3vl", "gemma3"})) {
     m.Add("attn_q_norm.weight", 16);
     m.Add("attn_k_norm.weight", 16);
   }
@@ -101,7 +145,7 @@ inline TestModel TinyModelOf(const std::string& architecture) {
     m.Set("rope.scaling.attn_factor", 1.19f);
     m.Set("attention.sliding_window", uint32_t{16});
   }
-  if (architecture == "granite") {
+  if (is({"granite", "granitemoe"})) {
     m.Set("embedding_scale", 12.0f);
     m.Set("residual_scale", 0.22f);
     m.Set("attention.scale", 0.05f);
@@ -119,9 +163,47 @@ inline TestModel TinyModelOf(const std::string& architecture) {
     m.FuseFfn();
     m.Set("rope.dimension_count", uint32_t{8});
   }
-  if (architecture == "seed_oss") {
+  if (is({"seed_oss", "glm4moe", "gpt-oss"})) {
     m.Erase("ffn_norm.weight");
     m.Add("post_attention_norm.weight", 64);
+  }
+  if (is({"qwen2moe", "qwen3moe", "gpt-oss"})) {
+    m.AddExperts(32);
+    m.Set("expert_feed_forward_length", uint32_t{32});
+  }
+  if (architecture == "qwen2moe") {
+    m.AddSharedExpert(96);
+    m.Add("ffn_gate_inp_shexp.weight", 64);
+    m.Set("expert_shared_feed_forward_length", uint32_t{96});
+  }
+  if (architecture == "granitemoe") {
+    m.AddExperts(256);
+    m.AddSharedExpert(64);
+    m.Set("expert_shared_feed_forward_length", uint32_t{64});
+  }
+  if (architecture == "glm4moe") {
+    m.AddExperts(32, 1);
+    m.AddSharedExpert(64, 1);
+    m.model.AddVector("blk.1.exp_probs_b.bias", 4);
+    m.Set("leading_dense_block_count", uint32_t{1});
+    m.Set("expert_feed_forward_length", uint32_t{32});
+    m.Set("expert_shared_count", uint32_t{2});
+    m.Set("expert_gating_func", uint32_t{2});
+    m.Set("expert_weights_norm", true);
+    m.Set("expert_weights_scale", 1.5f);
+    m.Set("rope.dimension_count", uint32_t{8});
+  }
+  if (architecture == "gpt-oss") {
+    m.Add("attn_output.bias", 64);
+    m.Add("attn_sinks.weight", 4);
+    m.Add("ffn_gate_inp.bias", 4);
+    m.AddOfExperts("ffn_gate_exps.bias", 32);
+    m.AddOfExperts("ffn_up_exps.bias", 32);
+    m.AddOfExperts("ffn_down_exps.bias", 64);
+    m.AddWindow(false);
+    m.Set("rope.scaling.type", "yarn");
+    m.Set("rope.scaling.factor", 32.0f);
+    m.Set("rope.scaling.original_context_length", uint32_t{16});
   }
   if (architecture == "cohere2") {
     m.Erase("ffn_norm.weight");

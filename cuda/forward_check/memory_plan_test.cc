@@ -19,6 +19,7 @@
 namespace orcd::cuda {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -85,6 +86,19 @@ TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
     };
   };
   EXPECT_EQ(refusal([](ModelSpec&) {}), "");
+  // In one layer alone, as of models with leading layers without experts.
+  EXPECT_THAT(
+      refusal([](ModelSpec& spec) {
+        spec.layers.back().ffn = 0;
+        spec.layers.back().experts = {.count = 128, .used = 8, .ffn = 768};
+      }),
+      AllOf(HasSubstr("a mixture of 128 experts, which the GPU"), HasSubstr("use --backend cpu")));
+  EXPECT_THAT(refusal(layers([](LayerSpec& layer) {
+                layer.experts = {.count = 32, .used = 4, .ffn = 2880};
+                layer.sinks = true;
+                layer.activation = Activation::kClampedSwiglu;
+              })),
+              HasSubstr("a mixture of 32 experts and attention sinks and a clamped SwiGLU, which"));
   EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.head_dim = 48; })),
               HasSubstr("heads of 48 values"));
   EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.kv_heads = 1; })),

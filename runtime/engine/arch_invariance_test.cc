@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "testing/random_model/model_shapes.h"
+#include "testing/test_name.h"
 
 namespace orcd {
 namespace {
@@ -15,7 +16,7 @@ class ArchInvarianceTest : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Architectures, ArchInvarianceTest,
                          ::testing::ValuesIn(ArchitectureNames()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& info) { return TestNameOf(info.param); });
 
 TEST_P(ArchInvarianceTest, ARequestDrawsTheSameWhateverIsAroundIt) {
   ASSERT_NE(FindModelShape(GetParam(), "nano"), nullptr) << "no random model of it is made";

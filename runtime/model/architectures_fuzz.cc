@@ -65,6 +65,16 @@ constexpr std::string_view kKeys[] = {"block_count",
                                       "rope.scaling.yarn_beta_fast",
                                       "rope.scaling.yarn_beta_slow",
                                       "expert_count",
+                                      "expert_used_count",
+                                      "expert_feed_forward_length",
+                                      "expert_shared_count",
+                                      "expert_shared_feed_forward_length",
+                                      "expert_weights_scale",
+                                      "expert_weights_norm",
+                                      "expert_gating_func",
+                                      "expert_group_count",
+                                      "expert_group_used_count",
+                                      "leading_dense_block_count",
                                       "nextn_predict_layers"};
 
 constexpr const char* kTensors[] = {"output.weight",
@@ -83,6 +93,18 @@ constexpr const char* kTensors[] = {"output.weight",
                                     "blk.1.ffn_gate.weight",
                                     "blk.0.ffn_up.weight",
                                     "blk.1.ffn_up.weight",
+                                    "blk.0.ffn_gate_inp.weight",
+                                    "blk.1.ffn_gate_inp.weight",
+                                    "blk.0.ffn_gate_exps.weight",
+                                    "blk.1.ffn_gate_exps.weight",
+                                    "blk.1.ffn_gate_up_exps.weight",
+                                    "blk.1.ffn_down_exps.weight",
+                                    "blk.1.ffn_gate.0.weight",
+                                    "blk.1.ffn_gate.1.weight",
+                                    "blk.1.ffn_down_exps.bias",
+                                    "blk.1.ffn_up_shexp.weight",
+                                    "blk.1.exp_probs_b.bias",
+                                    "blk.0.attn_sinks.weight",
                                     "blk.2.attn_norm.weight",
                                     "blk.0.ffn_down.scale"};
 
@@ -198,8 +220,27 @@ void Require(bool condition) {
 
 bool IsScale(float value) { return value > 0 && std::isfinite(value); }
 
+void CheckExperts(const LayerSpec& layer) {
+  const orcd::ExpertsSpec& experts = layer.experts;
+  Require((layer.ffn > 0) == (experts.count == 0) && layer.ffn <= orcd::kMaxFfn);
+  if (experts.count == 0) {
+    Require(experts == orcd::ExpertsSpec());
+    return;
+  }
+  Require(experts.count > 0 && experts.count <= orcd::kMaxExperts);
+  Require(experts.used > 0 && experts.used <= experts.count);
+  Require(experts.ffn > 0 && experts.ffn <= orcd::kMaxFfn);
+  Require(experts.shared_ffn >= 0 && experts.shared_ffn <= orcd::kMaxFfn);
+  Require(experts.groups > 0 && experts.count % experts.groups == 0);
+  Require(experts.groups == 1 || experts.count / experts.groups > 1);
+  Require(experts.groups_used > 0 && experts.groups_used <= experts.groups);
+  Require(experts.used <= experts.count / experts.groups * experts.groups_used);
+  Require(IsScale(experts.scale));
+}
+
 void CheckSpec(const orcd::ModelSpec& spec) {
   Require(!spec.layers.empty() && spec.num_layers() <= orcd::kMaxLayers);
+  Require(spec.skipped_layers >= 0);
   Require(IsScale(spec.norm_eps) && IsScale(spec.embedding_scale) && IsScale(spec.residual_scale) &&
           IsScale(spec.logit_scale) && std::isfinite(spec.logit_softcap) &&
           spec.logit_softcap >= 0);
@@ -216,9 +257,12 @@ void CheckSpec(const orcd::ModelSpec& spec) {
     Require(layer.score_softcap >= 0 && std::isfinite(layer.score_softcap));
     Require(layer.temperature >= 0 && std::isfinite(layer.temperature) &&
             layer.temperature_length > 0);
+    CheckExperts(layer);
     // Layers differ in these alone.
     layer.window = spec.layers[0].window;
     layer.rope = spec.layers[0].rope;
+    layer.ffn = spec.layers[0].ffn;
+    layer.experts = spec.layers[0].experts;
     Require(layer == spec.layers[0]);
   }
   Require(whole);
@@ -227,6 +271,10 @@ void CheckSpec(const orcd::ModelSpec& spec) {
 // Reads the ends of what a role views, so that a view past the file faults.
 class ViewReader {
  public:
+  void Read(const std::vector<orcd::Matrix>& matrices, int count, int64_t rows, int64_t cols) {
+    Require(matrices.size() == static_cast<size_t>(count));
+    for (const orcd::Matrix& matrix : matrices) Read(matrix, rows, cols);
+  }
   void Read(const orcd::Matrix& matrix, int64_t rows, int64_t cols) {
     Require(matrix.rows == rows && matrix.cols == cols);
     sum_ += static_cast<int>(matrix.data[0]) + static_cast<int>(matrix.data[matrix.bytes() - 1]);
@@ -241,6 +289,37 @@ class ViewReader {
  private:
   int sum_ = 0;
 };
+
+void CheckFfn(const orcd::ModelSpec& spec, const LayerSpec& layer, const orcd::LayerWeights& w,
+              ViewReader& reader) {
+  const orcd::ExpertsSpec& experts = layer.experts;
+  if (experts.count == 0) {
+    reader.Read(w.ffn_gate, layer.ffn, spec.hidden);
+    reader.Read(w.ffn_up, layer.ffn, spec.hidden);
+    reader.Read(w.ffn_down, spec.hidden, layer.ffn);
+    reader.Read(w.ffn_gate_bias, layer.ffn, false);
+    reader.Read(w.ffn_up_bias, layer.ffn, false);
+    reader.Read(w.ffn_down_bias, spec.hidden, false);
+    return;
+  }
+  const orcd::ExpertWeights& e = w.experts;
+  const int64_t rows = int64_t{experts.count} * experts.ffn;
+  Require(w.ffn_down_bias.empty());
+  reader.Read(e.router, experts.count, spec.hidden);
+  reader.Read(e.router_bias, experts.count, false);
+  reader.Read(e.selection_bias, experts.count, false);
+  reader.Read(e.gate, experts.count, experts.ffn, spec.hidden);
+  reader.Read(e.up, experts.count, experts.ffn, spec.hidden);
+  reader.Read(e.down, experts.count, spec.hidden, experts.ffn);
+  reader.Read(e.gate_bias, rows, false);
+  reader.Read(e.up_bias, rows, false);
+  reader.Read(e.down_bias, int64_t{experts.count} * spec.hidden, false);
+  if (experts.shared_ffn == 0) return;
+  reader.Read(e.shared_router, spec.hidden, experts.shared_gated);
+  reader.Read(e.shared_gate, experts.shared_ffn, spec.hidden);
+  reader.Read(e.shared_up, experts.shared_ffn, spec.hidden);
+  reader.Read(e.shared_down, spec.hidden, experts.shared_ffn);
+}
 
 void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights) {
   Require(weights.layers.size() == spec.layers.size());
@@ -260,9 +339,8 @@ void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights
     reader.Read(w.attn_k, layer.kv_size(), spec.hidden);
     reader.Read(w.attn_v, layer.kv_size(), spec.hidden);
     reader.Read(w.attn_output, spec.hidden, layer.q_size());
-    reader.Read(w.ffn_gate, layer.ffn, spec.hidden);
-    reader.Read(w.ffn_up, layer.ffn, spec.hidden);
-    reader.Read(w.ffn_down, spec.hidden, layer.ffn);
+    CheckFfn(spec, layer, w, reader);
+    reader.Read(w.attn_sinks, layer.heads, layer.sinks);
     reader.Read(w.attn_q_bias, layer.q_size(), false);
     reader.Read(w.attn_k_bias, layer.kv_size(), false);
     reader.Read(w.attn_v_bias, layer.kv_size(), false);

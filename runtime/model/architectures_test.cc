@@ -157,8 +157,8 @@ std::vector<Refusal> Refusals() {
   set("general.architecture", "gemma", "gemma", kUnimplemented, "MODEL_UNSUPPORTED",
       {"\"gemma\" model", "runs cohere2", "llama (Llama 2 and 3"});
   refusals.back().message.pop_back();  // The key is the subject, not part of the message.
-  set("general.architecture", "qwen2moe", "qwen2moe", kUnimplemented, "MODEL_UNSUPPORTED",
-      {"\"qwen2moe\" model"});
+  set("general.architecture", "deepseek2", "deepseek2", kUnimplemented, "MODEL_UNSUPPORTED",
+      {"\"deepseek2\" model"});
   refusals.back().message.pop_back();
   set("qwen2.attention.head_count_kv", "undivided", uint32_t{3}, kInvalid, "MODEL_INVALID",
       {"is 3", "divide", "which is 4"});

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <ostream>
@@ -93,15 +95,34 @@ class Cases {
   std::vector<Malformed>& all_;
 };
 
+bool IsAmong(const std::string& name, std::initializer_list<const char*> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool HasWindows(const std::string& architecture) {
-  return architecture == "gemma2" || architecture == "gemma3" || architecture == "cohere2" ||
-         architecture == "olmo2";
+  return IsAmong(architecture, {"gemma2", "gemma3", "cohere2", "olmo2", "gpt-oss"});
+}
+
+// Files of these have experts in the last layer.
+bool HasExperts(const std::string& architecture) {
+  return IsAmong(architecture, {"glm4moe", "gpt-oss", "granitemoe", "qwen2moe", "qwen3moe"});
+}
+
+// Keys of these files scale RoPE, or their tensors do.
+bool ScalesRope(const std::string& architecture) {
+  return IsAmong(architecture, {"phi3", "mistral3", "gpt-oss"});
 }
 
 void AddKeys(const std::string& architecture, Cases& cases) {
   // Models of other kinds.
-  cases.Set("expert_count", uint32_t{8}, kUnimplemented, {"is 8", "mixtures of experts"});
-  cases.Set("nextn_predict_layers", uint32_t{1}, kUnimplemented, {"is 1", "predict further"});
+  if (!HasExperts(architecture) && architecture != "llama") {
+    cases.Set("expert_count", uint32_t{8}, kUnimplemented,
+              {"is 8", "mixtures of experts", architecture});
+  }
+  if (architecture != "glm4moe") {
+    cases.Set("nextn_predict_layers", uint32_t{1}, kUnimplemented,
+              {"is 1", "predict further", architecture});
+  }
   cases.Set("attention.causal", false, kUnimplemented, {"embeddings"});
   // Heads.
   cases.Set("attention.head_count_kv", uint32_t{3}, kInvalid, {"is 3", "divide", "is 4"});
@@ -130,7 +151,7 @@ void AddKeys(const std::string& architecture, Cases& cases) {
   cases.Set("rope.scaling.type", "su", kUnimplemented, {"\"su\"", "none, linear, yarn"});
 }
 
-// All but phi3, whose tensors scale RoPE already, and mistral3, whose keys do.
+// Of files that do not scale RoPE already.
 void AddScaling(Cases& cases) {
   cases.AddNumber("rope.scaling.factor", false);
   cases.Add(cases.Key("rope.scaling.factor"), kInvalid,
@@ -200,9 +221,9 @@ void AddScales(const std::string& architecture, Cases& cases) {
   const struct {
     std::string name;
     std::vector<std::string> architectures;
-  } scales[] = {{"embedding_scale", {"granite"}},
-                {"residual_scale", {"granite"}},
-                {"logit_scale", {"granite", "cohere2"}},
+  } scales[] = {{"embedding_scale", {"granite", "granitemoe"}},
+                {"residual_scale", {"granite", "granitemoe"}},
+                {"logit_scale", {"granite", "granitemoe", "cohere2"}},
                 {"attn_logit_softcapping", {"gemma2"}},
                 {"final_logit_softcapping", {"gemma2", "gemma3"}}};
   for (const auto& [name, architectures] : scales) {
@@ -220,16 +241,142 @@ void AddScales(const std::string& architecture, Cases& cases) {
     cases.Set("attention.temperature_scale", 0.1f, kUnimplemented, {"is 0.1"});
     cases.Set("attention.temperature_length", uint32_t{64}, kUnimplemented, {"is 64"});
   }
-  if (architecture == "gemma3") cases.AddNumber("rope.freq_base_swa");
-  if (architecture == "cohere2" || architecture == "granite") {
+  if (architecture == "gemma3" || architecture == "gpt-oss") cases.AddNumber("rope.freq_base_swa");
+  if (IsAmong(architecture, {"cohere2", "granite", "granitemoe"})) {
     cases.Add(cases.Key("logit_scale"), kInvalid,
               [key = cases.Key("logit_scale")](TestModel& m) { m.keys.erase(key); }, {"missing"});
   }
 }
 
+// The keys and tensors of experts. `model` is a file whose last layer has 4 of `ffn`, of which 2
+// are chosen.
+void AddExperts(const std::string& architecture, const TestModel& model, uint32_t ffn,
+                Cases& cases) {
+  const auto set = [&](const std::string& name, const TestModel::Value& value,
+                       absl::StatusCode code, const std::vector<std::string>& message) {
+    cases.Add(
+        cases.Key(name), code,
+        [model, key = cases.Key(name), value](TestModel& m) {
+          m = model;
+          m.keys[key] = value;
+        },
+        message);
+  };
+  const auto spoil = [&](const std::string& subject, absl::StatusCode code,
+                         const std::function<void(TestModel&)>& change,
+                         const std::vector<std::string>& message) {
+    cases.Add(
+        subject, code,
+        [model, change](TestModel& m) {
+          m = model;
+          change(m);
+        },
+        message);
+  };
+  const bool by_keys = architecture == "glm4moe";
+  // Counts that lie.
+  if (architecture != "llama") {
+    set("expert_count", uint32_t{0}, kInvalid, {"is 0", "from 1 to 4096"});
+    spoil(cases.Key("expert_count"), kInvalid,
+          [key = cases.Key("expert_count")](TestModel& m) { m.keys.erase(key); }, {"missing"});
+  }
+  set("expert_count", uint32_t{4097}, kInvalid, {"is 4097", "4096"});
+  set("expert_count", int32_t{-1}, kInvalid, {"-1"});
+  set("expert_used_count", uint32_t{0}, kInvalid, {"is 0", "from 1"});
+  set("expert_used_count", uint32_t{5}, kInvalid, {"is 5", "at most", "which is 4"});
+  spoil(cases.Key("expert_used_count"), kInvalid,
+        [key = cases.Key("expert_used_count")](TestModel& m) { m.keys.erase(key); }, {"missing"});
+  const std::string layer = architecture == "glm4moe" ? "blk.1." : "blk.0.";
+  for (const uint32_t count : {3, 8}) {
+    spoil(layer + "ffn_gate_inp.weight", kInvalid,
+          [key = cases.Key("expert_count"), count](TestModel& m) { m.keys[key] = count; },
+          {"shape [64, 4]", absl::StrFormat("[64, %d]", count)});
+  }
+  spoil(layer + "ffn_gate_exps.weight", kInvalid,
+        [key = cases.Key("expert_feed_forward_length"), ffn](TestModel& m) {
+          m.keys[key] = ffn + 32;
+        },
+        {absl::StrFormat("[64, %d, 4]", ffn), absl::StrFormat("[64, %d, 4]", ffn + 32)});
+  // What the family does not have.
+  set("expert_gating_func", uint32_t{4}, kUnimplemented, {"is 4", architecture});
+  if (!by_keys) {
+    set("expert_gating_func", uint32_t{2}, kUnimplemented, {"is 2", architecture});
+    if (architecture != "gpt-oss") {
+      const bool normalises = architecture != "qwen2moe";
+      set("expert_weights_norm", !normalises, kUnimplemented,
+          {normalises ? "is false" : "is true", architecture});
+    }
+  }
+  if (architecture != "gpt-oss") set("expert_weights_norm", "yes", kInvalid, {"bool"});
+  for (const float value : {-1.0f, std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::infinity(), 1e30f}) {
+    set("expert_weights_scale", value, kInvalid, {"has to be between"});
+  }
+  // Groups.
+  set("expert_group_count", uint32_t{3}, kInvalid, {"is 3", "divide", "which is 4"});
+  set("expert_group_count", uint32_t{4}, kInvalid, {"is 4", "two or more"});
+  const auto groups = [&](const std::string& subject, uint32_t used, uint32_t experts,
+                          const std::vector<std::string>& message) {
+    spoil(
+        cases.Key(subject), kInvalid,
+        [architecture, used, experts](TestModel& m) {
+          m.keys[architecture + ".expert_group_count"] = uint32_t{2};
+          m.keys[architecture + ".expert_group_used_count"] = used;
+          m.keys[architecture + ".expert_used_count"] = experts;
+        },
+        message);
+  };
+  groups("expert_group_used_count", 0, 2, {"is 0"});
+  groups("expert_group_used_count", 3, 2, {"is 3", "from 1 to 2"});
+  groups("expert_used_count", 1, 3, {"is 3", "1 groups", "2 experts"});
+  // Matrices of another shape.
+  const auto reshape = [&](const std::string& name, const std::vector<uint64_t>& shape) {
+    spoil(layer + name, kInvalid,
+          [tensor = layer + name, shape](TestModel& m) { m.tensors[tensor].ne = shape; },
+          {"shape", absl::StrFormat("[%d, ", shape[0])});
+  };
+  reshape("ffn_gate_inp.weight", {4, 64});
+  reshape("ffn_gate_inp.weight", {64, 5});
+  reshape("ffn_gate_inp.weight", {32, 4});
+  reshape("ffn_gate_exps.weight", {64, ffn, 3});
+  reshape("ffn_gate_exps.weight", {64, ffn * 4});
+  reshape("ffn_up_exps.weight", {64, ffn, 5});
+  reshape("ffn_down_exps.weight", {64, ffn, 4, 2});
+  spoil(layer + "ffn_gate_exps.weight", kInvalid,
+        [layer](TestModel& m) { m.tensors.erase(layer + "ffn_gate_exps.weight"); },
+        {"missing", layer + "ffn_gate_up_exps.weight", "4 experts"});
+  // Fused, of another size, and twice.
+  spoil(layer + "ffn_gate_up_exps.weight", kInvalid,
+        [layer, ffn](TestModel& m) {
+          m.tensors.erase(layer + "ffn_gate_exps.weight");
+          m.tensors.erase(layer + "ffn_up_exps.weight");
+          m.tensors[layer + "ffn_gate_up_exps.weight"] = {TensorType::kQ8_0, {64, ffn, 4}, {}};
+        },
+        {absl::StrFormat("[64, %d, 4]", ffn), absl::StrFormat("[64, %d, 4]", 2 * ffn)});
+  spoil(layer + "ffn_gate_exps.weight", kInvalid,
+        [layer, ffn](TestModel& m) {
+          m.tensors[layer + "ffn_gate_up_exps.weight"] = {TensorType::kQ8_0, {64, 2 * ffn, 4}, {}};
+        },
+        {layer + "ffn_gate_up_exps.weight", "same rows"});
+  // An FFN beside the experts.
+  const auto surplus = [&](const std::string& name) {
+    spoil(layer + name, kUnimplemented,
+          [tensor = layer + name](TestModel& m) { m.AddVector(tensor, 64); }, {"no part"});
+  };
+  surplus("ffn_down.bias");
+  surplus("ffn_up.weight");
+  if (!by_keys) surplus("exp_probs_b.bias");
+  if (architecture != "qwen2moe") surplus("ffn_gate_inp_shexp.weight");
+}
+
 bool IsFusedTensor(const std::string& name, const TestModel& model) {
   return name.ends_with("attn_qkv.weight") ||
          (name.ends_with("ffn_up.weight") && !model.tensors.contains("blk.0.ffn_gate.weight"));
+}
+
+// Matrices may be of any type, also those that are F32 here.
+bool IsF32Vector(const std::string& name, const TestModel::Tensor& tensor) {
+  return tensor.type == TensorType::kF32 && !name.ends_with("ffn_gate_inp.weight");
 }
 
 void AddTensors(const std::string& architecture, Cases& cases) {
@@ -243,7 +390,7 @@ void AddTensors(const std::string& architecture, Cases& cases) {
               {name == "token_embd.weight" ? "520 rows" : "shape"});
     cases.Add(name, kInvalid, [name = name](TestModel& m) { m.tensors[name].ne.back() += 32; },
               {name == "token_embd.weight" ? "292 rows" : "shape"});
-    if (tensor.type != TensorType::kF32) continue;
+    if (!IsF32Vector(name, tensor)) continue;
     cases.Add(name, kInvalid,
               [name = name](TestModel& m) {
                 m.tensors[name].type = TensorType::kF16;
@@ -256,16 +403,18 @@ void AddTensors(const std::string& architecture, Cases& cases) {
     cases.Add(
         name, kUnimplemented, [name](TestModel& m) { m.AddVector(name, 64); }, message);
   };
-  surplus("blk.0.attn_sinks.weight", {"no part", "2 layers"});
+  if (architecture != "gpt-oss") surplus("blk.0.attn_sinks.weight", {"no part", "2 layers"});
   surplus("blk.2.attn_norm.weight", {"no part", "2 layers"});
   surplus("cls.output.weight", {"no part"});
   surplus("blk.1.ffn_down.scale", {"NVFP4"});
   surplus("blk.1.ffn_down.input_scale", {"NVFP4"});
   if (architecture != "phi3") surplus("rope_factors_other.weight", {"scales RoPE"});
   // A bias in one layer alone.
-  cases.Add("blk.0.attn_output.bias", kInvalid,
-            [](TestModel& m) { m.AddVector("blk.1.attn_output.bias", 64); },
-            {"missing", "layer 1 has it"});
+  if (architecture != "gpt-oss") {
+    cases.Add("blk.0.attn_output.bias", kInvalid,
+              [](TestModel& m) { m.AddVector("blk.1.attn_output.bias", 64); },
+              {"missing", "layer 1 has it"});
+  }
   // The same rows twice.
   const auto matrix = [](uint64_t rows) {
     return TestModel::Tensor{TensorType::kQ8_0, {64, rows}, {}};
@@ -304,7 +453,7 @@ void AddTensors(const std::string& architecture, Cases& cases) {
     cases.Add("blk.1.ffn_gate.weight", kInvalid,
               [](TestModel& m) { m.tensors.erase("blk.1.ffn_up.weight"); },
               {"missing", "blk.1.ffn_up.weight"});
-  } else {
+  } else if (valid.tensors.contains("blk.0.ffn_gate.weight")) {
     cases.Add("blk.0.ffn_gate.weight", kInvalid,
               [matrix](TestModel& m) {
                 m.tensors.erase("blk.0.ffn_gate.weight");
@@ -332,7 +481,7 @@ void AddFactors(const std::string& architecture, Cases& cases) {
     cases.Set("rope.scaling.factor", 4.0f, kUnimplemented, {"is 4", "as a tensor"});
     return;
   }
-  if (architecture == "llama" || architecture == "granite") {
+  if (IsAmong(architecture, {"llama", "granite", "granitemoe"})) {
     factor("rope_freqs.weight");
     cases.Add(cases.Key("rope.scaling.factor"), kUnimplemented,
               [key = cases.Key("rope.scaling.factor")](TestModel& m) {
@@ -342,7 +491,7 @@ void AddFactors(const std::string& architecture, Cases& cases) {
               {"is 4", "as a tensor"});
     return;
   }
-  if (architecture == "mistral3") return;
+  if (ScalesRope(architecture)) return;
   cases.Add("rope_freqs.weight", kUnimplemented,
             [](TestModel& m) { m.AddVector("rope_freqs.weight", 8); }, {"scales RoPE"});
 }
@@ -353,9 +502,19 @@ std::vector<Malformed> AllMalformed() {
     const std::string architecture(row->name);
     Cases cases(architecture, all);
     AddKeys(architecture, cases);
-    if (architecture != "phi3" && architecture != "mistral3") AddScaling(cases);
+    if (!ScalesRope(architecture)) AddScaling(cases);
     AddWindows(architecture, cases);
     AddScales(architecture, cases);
+    if (architecture == "llama") AddExperts(architecture, TinyMixtral(), 256, cases);
+    if (HasExperts(architecture)) {
+      AddExperts(architecture, TinyModelOf(architecture), architecture == "granitemoe" ? 256 : 32,
+                 cases);
+    }
+    if (architecture == "glm4moe") {
+      cases.Set("nextn_predict_layers", uint32_t{2}, kInvalid, {"is 2", "from 0 to 1"});
+      cases.Set("leading_dense_block_count", uint32_t{3}, kInvalid, {"is 3", "from 0 to 2"});
+      cases.Set("expert_shared_count", uint32_t{1 << 20}, kInvalid, {"is 1048576"});
+    }
     AddTensors(architecture, cases);
     AddFactors(architecture, cases);
   }

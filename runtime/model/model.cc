@@ -33,7 +33,8 @@ ChatTemplate ReadChatTemplate(const GgufReader& gguf, const Tokenizer& tokenizer
 std::string DescribeQuantization(const GgufReader& gguf) {
   std::map<TensorType, int> counts;
   for (const TensorView& tensor : gguf.tensors()) {
-    if (tensor.n_dims >= 2) ++counts[tensor.type];
+    // The biases of experts have two dimensions.
+    if (tensor.n_dims >= 2 && !tensor.name.ends_with(".bias")) ++counts[tensor.type];
   }
   std::vector<std::pair<TensorType, int>> types(counts.begin(), counts.end());
   std::ranges::stable_sort(types, std::greater<>(), &std::pair<TensorType, int>::second);

@@ -81,18 +81,24 @@ std::optional<BadBlock> FindBadBlock(std::span<const std::byte> piece,
 }
 
 absl::Status NotFiniteError(const BadBlock& bad) {
-  const TensorTypeInfo& info = GetTensorTypeInfo(bad.tensor->type);
+  const TensorView& tensor = *bad.tensor;
+  const TensorTypeInfo& info = GetTensorTypeInfo(tensor.type);
   const uint64_t element = static_cast<uint64_t>(bad.block) * info.block_weights;
+  const uint64_t row = element / tensor.row_length();
+  // The third dimension of weights is the expert.
+  const bool of_experts = tensor.n_dims > 2;
+  const uint64_t rows = of_experts ? tensor.ne[1] : tensor.row_count();
   return MakeError(
       absl::StatusCode::kInvalidArgument,
-      absl::StrFormat("tensor %s (%s) holds a NaN or an infinity in row %d, column %d%s; the file "
-                      "is damaged or was made wrongly, fetch or convert it again",
-                      QuoteForMessage(bad.tensor->name), info.name,
-                      element / bad.tensor->row_length(), element % bad.tensor->row_length(),
+      absl::StrFormat("tensor %s (%s) holds a NaN or an infinity in %srow %d, column %d%s; the "
+                      "file is damaged or was made wrongly, fetch or convert it again",
+                      QuoteForMessage(tensor.name), info.name,
+                      of_experts ? absl::StrFormat("expert %d, ", row / rows) : "", row % rows,
+                      element % tensor.row_length(),
                       info.block_weights > 1
                           ? absl::StrFormat(" (the scale of %d weights)", info.block_weights)
                           : ""),
-      {.reason = "WEIGHTS_NOT_FINITE", .subject = std::string(bad.tensor->name)});
+      {.reason = "WEIGHTS_NOT_FINITE", .subject = std::string(tensor.name)});
 }
 
 // The state of one reading, shared by its threads. Work is claimed in order: first the sum of the

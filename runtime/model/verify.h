@@ -40,7 +40,7 @@ std::string DigestFiles(const GgufReader& gguf, int threads, LoadObserver& obser
 //   kDataLoss (SHA256_MISMATCH)             the first file has another sum than expected
 //   kInvalidArgument (WEIGHTS_NOT_FINITE)   a weight or a block's scale is NaN or infinite; names
 //                                           the first such tensor, in the order of the bytes, and
-//                                           the row
+//                                           the expert, if it holds several, and the row
 // Reports LoadStage::kVerify, every MiB. The sum of a whole file cannot be shared among threads, so
 // `expected_sha256` adds a second reading of the first file, which the progress includes.
 absl::StatusOr<std::string> VerifyFiles(const GgufReader& gguf, const VerifyOptions& options,

@@ -167,6 +167,35 @@ TEST(VerifyFilesTest, NamesTensorRowAndColumn) {
   EXPECT_THAT(std::string(digest.status().message()), HasSubstr("row 17, column 32"));
 }
 
+// Of 8 experts, one block in the last row of one of them.
+TEST(VerifyFilesTest, NamesTheExpert) {
+  TempDir dir;
+  const std::string path = dir.File("model.gguf");
+  TestModel model;
+  model.keys["general.architecture"] = "qwen3moe";
+  model.tensors["blk.0.ffn_up_exps.weight"] = {TensorType::kQ8_0, {64, 48, 8}, {}};
+  model.tensors["blk.1.ffn_up_exps.weight"] = {TensorType::kMXFP4, {64, 48, 8}, {}};
+  const auto offset = [&](const std::string& tensor) {
+    return OffsetOf(*model.WriteAndOpen(path), tensor);
+  };
+  const auto expect = [&](const std::string& tensor, const std::string& place) {
+    const auto gguf = GgufReader::Open(path);
+    ASSERT_TRUE(gguf.ok()) << gguf.status();
+    const absl::Status status = Verify(**gguf).status();
+    EXPECT_EQ(GetErrorDetails(status).reason, "WEIGHTS_NOT_FINITE");
+    EXPECT_EQ(GetErrorDetails(status).subject, tensor);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(place));
+  };
+  // A row of 64 weights is two blocks, of 34 and of 17 bytes.
+  const uint64_t q8 = offset("blk.0.ffn_up_exps.weight");
+  Patch(path, q8 + 34 * 2 * (48 * 5 + 47) + 34, &kHalfNan, 2);
+  expect("blk.0.ffn_up_exps.weight", "in expert 5, row 47, column 32 ");
+  const uint64_t fp4 = offset("blk.1.ffn_up_exps.weight");
+  const uint8_t too_large = 254;
+  Patch(path, fp4 + 17 * 2 * (48 * 7), &too_large, 1);
+  expect("blk.1.ffn_up_exps.weight", "in expert 7, row 0, column 0 ");
+}
+
 // Blocks span the cuts between pieces and chunks: every such block is still checked once.
 TEST(VerifyFilesTest, FindsABadBlockAroundEveryCut) {
   TempDir dir;

@@ -57,11 +57,57 @@ void SetPhi3(const RandomModelShape& shape, GgufWriter& writer) {
       std::sqrt(1 + std::log(shape.rope_factor) / std::log(static_cast<float>(original))));
 }
 
-void SetGranite(const RandomModelShape& shape, GgufWriter& writer) {
+void SetGraniteScales(const RandomModelShape& shape, float logit_scale, GgufWriter& writer) {
   writer.SetF32(Key(shape, "attention.scale"), 1.0f / static_cast<float>(shape.head_dim));
   writer.SetF32(Key(shape, "embedding_scale"), 12);
   writer.SetF32(Key(shape, "residual_scale"), 0.22f);
-  writer.SetF32(Key(shape, "logit_scale"), shape.hidden < 4096 ? 8 : 16);
+  writer.SetF32(Key(shape, "logit_scale"), logit_scale);
+}
+
+void SetGranite(const RandomModelShape& shape, GgufWriter& writer) {
+  SetGraniteScales(shape, shape.hidden < 4096 ? 8 : 16, writer);
+}
+
+void SetSharedWidth(const RandomModelShape& shape, GgufWriter& writer) {
+  if (shape.experts.shared_ffn == 0) return;
+  writer.SetU32(Key(shape, "expert_shared_feed_forward_length"), shape.experts.shared_ffn);
+}
+
+void SetGraniteMoe(const RandomModelShape& shape, GgufWriter& writer) {
+  SetGraniteScales(shape, 6, writer);
+  SetSharedWidth(shape, writer);
+}
+
+void SetExpertWidth(const RandomModelShape& shape, GgufWriter& writer) {
+  writer.SetU32(Key(shape, "expert_feed_forward_length"), shape.experts.ffn);
+}
+
+void SetQwen2Moe(const RandomModelShape& shape, GgufWriter& writer) {
+  SetExpertWidth(shape, writer);
+  SetSharedWidth(shape, writer);
+}
+
+void SetGlm4Moe(const RandomModelShape& shape, GgufWriter& writer) {
+  SetExpertWidth(shape, writer);
+  writer.SetU32(Key(shape, "expert_shared_count"), shape.experts.shared_ffn / shape.experts.ffn);
+  writer.SetU32(Key(shape, "leading_dense_block_count"), shape.experts.dense_layers);
+  // Sigmoid.
+  writer.SetU32(Key(shape, "expert_gating_func"), 2);
+  writer.SetU32(Key(shape, "expert_group_count"), 1);
+  writer.SetU32(Key(shape, "expert_group_used_count"), 1);
+  writer.SetF32(Key(shape, "expert_weights_scale"), 1);
+  writer.SetBool(Key(shape, "expert_weights_norm"), true);
+  writer.SetU32(Key(shape, "nextn_predict_layers"), shape.predict_layers);
+}
+
+void SetGptOss(const RandomModelShape& shape, GgufWriter& writer) {
+  SetExpertWidth(shape, writer);
+  writer.SetString(Key(shape, "rope.scaling.type"), "yarn");
+  writer.SetF32(Key(shape, "rope.scaling.factor"), shape.rope_factor);
+  writer.SetU32(Key(shape, "rope.scaling.original_context_length"), shape.rope_original_context);
+  writer.SetF32(Key(shape, "rope.scaling.yarn_beta_fast"), 32);
+  writer.SetF32(Key(shape, "rope.scaling.yarn_beta_slow"), 1);
+  SetWindow(shape, writer);
 }
 
 void SetCohere2(const RandomModelShape& shape, GgufWriter& writer) {
@@ -79,7 +125,12 @@ void SetQwen3Vl(const RandomModelShape& shape, GgufWriter& writer) {
 constexpr Family kFamilies[] = {
     {.architecture = "qwen2", .qkv_biases = true},
     {.architecture = "llama"},
+    {.architecture = "qwen2moe",
+     .qkv_biases = true,
+     .shared_router = true,
+     .set_keys = SetQwen2Moe},
     {.architecture = "qwen3", .qk_norms = QkNorms::kHead},
+    {.architecture = "qwen3moe", .qk_norms = QkNorms::kHead, .set_keys = SetExpertWidth},
     {.architecture = "qwen3vl", .qk_norms = QkNorms::kHead, .set_keys = SetQwen3Vl},
     {.architecture = "mistral3", .set_keys = SetMistral3},
     {.architecture = "gemma2", .norms = LayerNorms::kSandwich, .set_keys = SetGemma2},
@@ -94,11 +145,22 @@ constexpr Family kFamilies[] = {
      .fused_gate = true,
      .set_keys = SetPhi3},
     {.architecture = "granite", .set_keys = SetGranite},
+    {.architecture = "granitemoe", .set_keys = SetGraniteMoe},
     {.architecture = "olmo2", .norms = LayerNorms::kPost, .qk_norms = QkNorms::kProjection},
     {.architecture = "glm4",
      .norms = LayerNorms::kSandwich,
      .qkv_biases = true,
      .fused_gate = true},
+    {.architecture = "glm4moe",
+     .norms = LayerNorms::kPreAsPost,
+     .qkv_biases = true,
+     .selection_bias = true,
+     .set_keys = SetGlm4Moe},
+    {.architecture = "gpt-oss",
+     .norms = LayerNorms::kPreAsPost,
+     .qkv_biases = true,
+     .gpt_oss_vectors = true,
+     .set_keys = SetGptOss},
     {.architecture = "seed_oss", .norms = LayerNorms::kPreAsPost, .qkv_biases = true},
     {.architecture = "smollm3"},
     {.architecture = "cohere2", .norms = LayerNorms::kOne, .set_keys = SetCohere2},
@@ -150,7 +212,7 @@ std::vector<RopeVector> RopeVectorsOf(const RandomModelShape& shape) {
 
 void SetShapeKeys(const RandomModelShape& shape, GgufWriter& writer) {
   const auto key = [&](std::string_view name) { return Key(shape, name); };
-  writer.SetU32(key("block_count"), shape.layers);
+  writer.SetU32(key("block_count"), shape.layers + shape.predict_layers);
   writer.SetU32(key("context_length"), shape.context);
   writer.SetU32(key("embedding_length"), shape.hidden);
   writer.SetU32(key("feed_forward_length"), shape.ffn);
@@ -167,6 +229,10 @@ void SetShapeKeys(const RandomModelShape& shape, GgufWriter& writer) {
     writer.SetF32(key("attention.layer_norm_epsilon"), 1e-5f);
   } else {
     writer.SetF32(key("attention.layer_norm_rms_epsilon"), 1e-6f);
+  }
+  if (shape.experts.count > 0) {
+    writer.SetU32(key("expert_count"), shape.experts.count);
+    writer.SetU32(key("expert_used_count"), shape.experts.used);
   }
   if (family.set_keys != nullptr) family.set_keys(shape, writer);
 }

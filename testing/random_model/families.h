@@ -38,6 +38,11 @@ struct Family {
   bool fused_qkv = false;
   // ffn_up holds the rows of the gate, then its own.
   bool fused_gate = false;
+  // The router of a shared expert's gate; a bias of the choice of experts.
+  bool shared_router = false;
+  bool selection_bias = false;
+  // Biases of the attention's output, the router and the experts, and attention sinks.
+  bool gpt_oss_vectors = false;
   // If not null, sets the keys that not all architectures have.
   void (*set_keys)(const RandomModelShape& shape, GgufWriter& writer) = nullptr;
 };

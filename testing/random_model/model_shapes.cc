@@ -5,6 +5,11 @@
 namespace orcd {
 namespace {
 
+constexpr RandomExperts Experts(int count, int used, int ffn, int shared_ffn = 0,
+                                int dense_layers = 0) {
+  return {count, used, ffn, shared_ffn, dense_layers};
+}
+
 // In the order of the fields. Sources: the config.json of each model.
 constexpr RandomModelShape kShapes[] = {
     {"qwen2", "nano", 256, 2, 4, 2, 64, 768, 1024, false, 32'768, 1e6f},
@@ -20,12 +25,28 @@ constexpr RandomModelShape kShapes[] = {
     {"llama", "1b", 2048, 16, 32, 8, 64, 8192, 128'256, true, 131'072, 5e5f, 0, 0, 8192, 32},
     {"llama", "8b", 4096, 32, 32, 8, 128, 14'336, 128'256, false, 131'072, 5e5f, 0, 0, 8192, 8},
     {"llama", "70b", 8192, 80, 64, 8, 128, 28'672, 128'256, false, 131'072, 5e5f, 0, 0, 8192, 8},
+    // Mixtral.
+    {"llama", "nano-moe", 256, 2, 4, 2, 64, 256, 1024, false, 32'768, 1e6f, 0, 0, 0, 0,
+     Experts(8, 2, 256)},
+    {"llama", "8x7b", 4096, 32, 32, 8, 128, 14'336, 32'000, false, 32'768, 1e6f, 0, 0, 0, 0,
+     Experts(8, 2, 14'336)},
+    // Qwen1.5-MoE.
+    {"qwen2moe", "nano", 256, 2, 4, 2, 64, 768, 1024, false, 32'768, 1e6f, 0, 0, 0, 0,
+     Experts(8, 2, 256, 512)},
+    {"qwen2moe", "14b-a2.7b", 2048, 24, 16, 16, 128, 5632, 151'936, false, 8192, 1e6f, 0, 0, 0, 0,
+     Experts(60, 4, 1408, 5632)},
     {"qwen3", "nano", 256, 2, 4, 2, 128, 768, 1024, false, 32'768, 1e6f},
     {"qwen3", "0.6b", 1024, 28, 16, 8, 128, 3072, 151'936, true, 40'960, 1e6f},
     {"qwen3", "4b", 2560, 36, 32, 8, 128, 9728, 151'936, true, 40'960, 1e6f},
     {"qwen3", "8b", 4096, 36, 32, 8, 128, 12'288, 151'936, false, 40'960, 1e6f},
     {"qwen3", "14b", 5120, 40, 40, 8, 128, 17'408, 151'936, false, 40'960, 1e6f},
     {"qwen3", "32b", 5120, 64, 64, 8, 128, 25'600, 151'936, false, 40'960, 1e6f},
+    {"qwen3moe", "nano", 256, 2, 4, 2, 128, 768, 1024, false, 32'768, 1e6f, 0, 0, 0, 0,
+     Experts(8, 2, 256)},
+    {"qwen3moe", "30b-a3b", 2048, 48, 32, 4, 128, 6144, 151'936, false, 40'960, 1e6f, 0, 0, 0, 0,
+     Experts(128, 8, 768)},
+    {"qwen3moe", "235b-a22b", 4096, 94, 64, 4, 128, 12'288, 151'936, false, 40'960, 1e6f, 0, 0, 0,
+     0, Experts(128, 8, 1536)},
     {"qwen3vl", "nano", 256, 2, 4, 2, 128, 768, 1024, true, 32'768, 5e6f},
     {"qwen3vl", "8b", 4096, 36, 32, 8, 128, 12'288, 151'936, false, 262'144, 5e6f},
     // Ministral 3.
@@ -51,12 +72,30 @@ constexpr RandomModelShape kShapes[] = {
     {"granite", "nano", 256, 2, 4, 2, 64, 768, 1024, true, 32'768, 1e7f},
     {"granite", "2b", 2048, 40, 32, 8, 64, 8192, 49'155, true, 131'072, 5e6f},
     {"granite", "8b", 4096, 40, 32, 8, 128, 12'800, 49'155, true, 131'072, 1e7f},
+    // Granite 3.0.
+    {"granitemoe", "nano", 256, 2, 4, 2, 64, 256, 1024, true, 32'768, 1e4f, 0, 0, 0, 0,
+     Experts(8, 2, 256, 512)},
+    {"granitemoe", "1b-a400m", 1024, 24, 16, 8, 64, 512, 49'155, true, 4096, 1e4f, 0, 0, 0, 0,
+     Experts(32, 8, 512)},
+    {"granitemoe", "3b-a800m", 1536, 32, 24, 8, 64, 512, 49'155, true, 4096, 1e4f, 0, 0, 0, 0,
+     Experts(40, 8, 512)},
     {"olmo2", "nano", 256, 2, 4, 4, 64, 768, 1024, false, 4096, 5e5f},
     {"olmo2", "7b", 4096, 32, 32, 32, 128, 11'008, 100'352, false, 4096, 5e5f},
     {"olmo2", "13b", 5120, 40, 40, 40, 128, 13'824, 100'352, false, 4096, 5e5f},
     {"glm4", "nano", 256, 2, 4, 2, 128, 768, 1024, false, 32'768, 1e4f, 64},
     {"glm4", "9b", 4096, 40, 32, 2, 128, 13'696, 151'552, false, 32'768, 1e4f, 64},
     {"glm4", "32b", 6144, 61, 48, 8, 128, 23'040, 151'552, false, 32'768, 1e4f, 64},
+    // GLM-4.5-Air.
+    {"glm4moe", "nano", 256, 3, 4, 2, 128, 768, 1024, false, 32'768, 1e6f, 64, 0, 0, 0,
+     Experts(8, 2, 256, 256, 1), 1},
+    {"glm4moe", "106b-a12b", 4096, 46, 96, 8, 128, 10'944, 151'552, false, 131'072, 1e6f, 64, 0, 0,
+     0, Experts(128, 8, 1408, 1408, 1), 1},
+    {"gpt-oss", "nano", 256, 2, 4, 2, 64, 256, 1024, false, 32'768, 1.5e5f, 0, 40, 64, 8,
+     Experts(8, 2, 256)},
+    {"gpt-oss", "20b", 2880, 24, 64, 8, 64, 2880, 201'088, false, 131'072, 1.5e5f, 0, 128, 4096, 32,
+     Experts(32, 4, 2880)},
+    {"gpt-oss", "120b", 2880, 36, 64, 8, 64, 2880, 201'088, false, 131'072, 1.5e5f, 0, 128, 4096,
+     32, Experts(128, 4, 2880)},
     {"seed_oss", "nano", 256, 2, 4, 2, 128, 768, 1024, false, 32'768, 1e7f},
     {"seed_oss", "36b", 5120, 64, 80, 8, 128, 27'648, 155'136, false, 524'288, 1e7f},
     {"smollm3", "nano", 256, 4, 4, 2, 64, 768, 1024, true, 32'768, 5e6f},
@@ -96,6 +135,14 @@ bool IsBelow3Bits(TensorType type) {
   }
 }
 
+// llama.cpp recognises Mixtral by its 8 experts, and gives its attention more bits.
+bool IsMixtral(const RandomModelShape& shape) { return shape.experts.count == 8; }
+
+bool IsOfExperts(MatrixRole role) {
+  return role == MatrixRole::kExpertGate || role == MatrixRole::kExpertUp ||
+         role == MatrixRole::kExpertDown;
+}
+
 // True for layers whose attn_v and ffn_down get more bits in the _M mixtures.
 bool UseMoreBits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
@@ -105,7 +152,7 @@ TensorType ChooseAttnV(const FileType& file_type, const RandomModelShape& shape,
   TensorType type = file_type.base;
   const bool few_kv_heads = shape.heads / shape.kv_heads >= 4;
   if (IsBelow3Bits(type)) {
-    if (few_kv_heads) return TensorType::kQ4_K;
+    if (few_kv_heads || shape.experts.count >= 4) return TensorType::kQ4_K;
     return type == TensorType::kIQ2_S ? TensorType::kIQ3_S : TensorType::kQ2_K;
   }
   switch (file_type.base) {
@@ -133,7 +180,16 @@ TensorType ChooseAttnV(const FileType& file_type, const RandomModelShape& shape,
   // llama.cpp recognises a 70B model by its 80 layers.
   const bool is_70b = shape.layers == 80;
   if (is_70b && (type == TensorType::kQ3_K || type == TensorType::kQ4_K)) type = TensorType::kQ5_K;
-  return type;
+  return IsMixtral(shape) ? TensorType::kQ8_0 : type;
+}
+
+TensorType ChooseAttnQ(const FileType& file_type) {
+  return file_type.base == TensorType::kIQ3_XXS ? TensorType::kIQ2_S : file_type.base;
+}
+
+TensorType ChooseAttnK(const FileType& file_type, const RandomModelShape& shape) {
+  if (!IsMixtral(shape)) return ChooseAttnQ(file_type);
+  return IsBelow3Bits(file_type.base) ? TensorType::kQ4_K : TensorType::kQ8_0;
 }
 
 TensorType ChooseFfnDown(const FileType& file_type, const RandomModelShape& shape, int layer) {
@@ -159,7 +215,21 @@ TensorType ChooseFfnDown(const FileType& file_type, const RandomModelShape& shap
   }
 }
 
-TensorType ChooseAttnOutput(const FileType& file_type) {
+TensorType ChooseAttnOutput(const FileType& file_type, const RandomModelShape& shape) {
+  if (IsMixtral(shape)) {
+    switch (file_type.base) {
+      case TensorType::kQ2_K:
+      case TensorType::kQ3_K:
+      case TensorType::kQ4_K:
+      case TensorType::kIQ3_XXS:
+      case TensorType::kIQ3_S:
+      case TensorType::kIQ4_NL:
+      case TensorType::kIQ4_XS:
+        return TensorType::kQ5_K;
+      default:
+        return IsBelow3Bits(file_type.base) ? TensorType::kQ5_K : file_type.base;
+    }
+  }
   switch (file_type.base) {
     case TensorType::kIQ3_XXS:
     case TensorType::kIQ2_S:
@@ -272,7 +342,11 @@ const FileType* FindFileType(std::string_view name) {
 
 TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape,
                             MatrixRole role, int layer, int cols) {
+  if (role == MatrixRole::kRouter) return TensorType::kF32;
   if (GetTensorTypeInfo(file_type.base).block_weights == 1) return file_type.base;
+  if (file_type.base == TensorType::kMXFP4 && shape.experts.count > 0 && !IsOfExperts(role)) {
+    return FallBack(TensorType::kQ8_0, cols);
+  }
   switch (role) {
     case MatrixRole::kOutput:
       return FallBack(ChooseHead(file_type, cols), cols);
@@ -283,15 +357,19 @@ TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& s
     case MatrixRole::kAttnQkv:
       return FallBack(ChooseAttnQkv(file_type), cols);
     case MatrixRole::kAttnOutput:
-      return FallBack(ChooseAttnOutput(file_type), cols);
+      return FallBack(ChooseAttnOutput(file_type, shape), cols);
     case MatrixRole::kFfnDown:
+    case MatrixRole::kExpertDown:
       return FallBack(ChooseFfnDown(file_type, shape, layer), cols);
     case MatrixRole::kAttnQ:
+      return FallBack(ChooseAttnQ(file_type), cols);
     case MatrixRole::kAttnK:
-      if (file_type.base == TensorType::kIQ3_XXS) return FallBack(TensorType::kIQ2_S, cols);
-      break;
+      return FallBack(ChooseAttnK(file_type, shape), cols);
     case MatrixRole::kFfnGate:
     case MatrixRole::kFfnUp:
+    case MatrixRole::kExpertGate:
+    case MatrixRole::kExpertUp:
+    case MatrixRole::kRouter:
       break;
   }
   return FallBack(file_type.base, cols);

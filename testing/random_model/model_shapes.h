@@ -12,6 +12,18 @@
 
 namespace orcd {
 
+// Experts in place of the FFN.
+struct RandomExperts {
+  // 0: there are none.
+  int count = 0;
+  int used = 0;
+  int ffn = 0;
+  // Width of the expert that every token passes; 0: there is none.
+  int shared_ffn = 0;
+  // Layers without experts, before all others.
+  int dense_layers = 0;
+};
+
 struct RandomModelShape {
   // As in `general.architecture`.
   std::string_view architecture;
@@ -35,9 +47,13 @@ struct RandomModelShape {
   // RoPE is not scaled.
   int rope_original_context = 0;
   float rope_factor = 0;
+  RandomExperts experts = {};
+  // Layers after the others that predict further tokens.
+  int predict_layers = 0;
 };
 
-// `nano` of each architecture, then its published sizes from small to large; qwen2 first.
+// `nano` of each architecture (`nano-moe` is the one with experts where there are both), then its
+// published sizes from small to large; qwen2 first.
 std::span<const RandomModelShape> AllModelShapes();
 
 // Null if there is no such architecture or size.
@@ -71,14 +87,19 @@ enum class MatrixRole {
   kAttnOutput,
   kFfnGate,
   kFfnUp,
-  kFfnDown
+  kFfnDown,
+  kRouter,
+  kExpertGate,
+  kExpertUp,
+  kExpertDown
 };
 
 // The type that llama.cpp gives to the matrix of `role` in layer `layer` (ignored for embedding and
 // output) whose rows have `cols` weights. Source: llama_tensor_get_type_impl and
 // tensor_type_fallback in llama.cpp's src/llama-quant.cpp, without an importance matrix, which
 // changes nothing for types below 3 bits. No rule singles a matrix out for MXFP4 and NVFP4, which
-// are the types of files that other programs make.
+// are the types of files that other programs make, but MXFP4 is the type of experts alone where
+// there are some.
 TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape,
                             MatrixRole role, int layer, int cols);
 

@@ -25,7 +25,17 @@ namespace {
 // Bytes of a tensor that one thread generates and writes at a time.
 constexpr uint64_t kChunkBytes = 4 << 20;
 
-enum class Content { kMatrix, kNorm, kOutputNorm, kQkBias, kVBias, kGiven };
+enum class Content {
+  kMatrix,
+  kNorm,
+  kOutputNorm,
+  kQkBias,
+  kRouterBias,
+  kSinks,
+  // Other biases.
+  kBias,
+  kGiven
+};
 
 struct PlannedTensor {
   std::string name;
@@ -36,17 +46,23 @@ struct PlannedTensor {
   std::vector<float> values = {};
 };
 
+// Of all experts together, if it is of experts.
+uint64_t Rows(const PlannedTensor& tensor) {
+  uint64_t rows = 1;
+  for (size_t d = 1; d < tensor.ne.size(); ++d) rows *= tensor.ne[d];
+  return rows;
+}
+
 uint64_t Bytes(const PlannedTensor& tensor) {
   const TensorTypeInfo& info = GetTensorTypeInfo(tensor.type);
-  const uint64_t rows = tensor.ne.size() > 1 ? tensor.ne[1] : 1;
-  return tensor.ne[0] / info.block_weights * info.block_bytes * rows;
+  return tensor.ne[0] / info.block_weights * info.block_bytes * Rows(tensor);
 }
 
 // The tensors of a model, in the order in which llama.cpp writes them.
 class TensorPlan {
  public:
   TensorPlan(const RandomModelShape& shape, const FileType& file_type)
-      : shape_(shape), file_type_(file_type) {
+      : shape_(shape), family_(FamilyOf(shape.architecture)), file_type_(file_type) {
     if (!shape.tied) AddMatrix("output.weight", MatrixRole::kOutput, 0, shape.hidden, shape.vocab);
     AddVector("output_norm.weight", Content::kOutputNorm, shape.hidden);
     for (RopeVector& vector : RopeVectorsOf(shape)) {
@@ -54,7 +70,7 @@ class TensorPlan {
       tensors_.back().values = std::move(vector.values);
     }
     AddMatrix("token_embd.weight", MatrixRole::kTokenEmbd, 0, shape.hidden, shape.vocab);
-    for (int i = 0; i < shape.layers; ++i) AddLayer(i);
+    for (int i = 0; i < shape.layers + shape.predict_layers; ++i) AddLayer(i);
   }
 
   std::vector<PlannedTensor> Take() { return std::move(tensors_); }
@@ -62,52 +78,115 @@ class TensorPlan {
  private:
   // The tensors of a layer by name, as llama.cpp sorts them.
   void AddLayer(int i) {
-    const Family& family = FamilyOf(shape_.architecture);
+    const bool is_post = family_.norms == LayerNorms::kPost;
+    const bool is_sandwich = family_.norms == LayerNorms::kSandwich;
+    AddAttention(i);
+    AddFfn(i);
+    if (i >= shape_.layers) {
+      AddMatrix(Name(i, "nextn.eh_proj.weight"), MatrixRole::kFfnUp, i, 2 * shape_.hidden,
+                shape_.hidden);
+      AddNorm(i, "nextn.enorm", shape_.hidden);
+      AddNorm(i, "nextn.hnorm", shape_.hidden);
+      AddNorm(i, "nextn.shared_head_norm", shape_.hidden);
+    }
+    if (is_post || is_sandwich || family_.norms == LayerNorms::kPreAsPost) {
+      AddNorm(i, "post_attention_norm", shape_.hidden);
+    }
+    if (is_post || is_sandwich) AddNorm(i, "post_ffw_norm", shape_.hidden);
+  }
+
+  void AddAttention(int i) {
     const int hidden = shape_.hidden;
     const int q_size = shape_.heads * shape_.head_dim;
     const int kv_size = shape_.kv_heads * shape_.head_dim;
-    const bool is_post = family.norms == LayerNorms::kPost;
-    const bool is_sandwich = family.norms == LayerNorms::kSandwich;
-    const bool by_projection = family.qk_norms == QkNorms::kProjection;
     const auto matrix = [&](std::string_view part, MatrixRole role, int cols, int rows) {
       AddMatrix(absl::StrFormat("blk.%d.%s.weight", i, part), role, i, cols, rows);
     };
-    const auto bias = [&](std::string_view part, Content content, int size) {
-      if (!family.qkv_biases) return;
-      AddVector(absl::StrFormat("blk.%d.%s.bias", i, part), content, size);
-    };
-    const auto norm = [&](std::string_view part, bool there, int size) {
-      if (!there) return;
-      AddVector(absl::StrFormat("blk.%d.%s.weight", i, part), Content::kNorm, size);
+    const auto bias = [&](std::string_view part, bool there, Content content, int size) {
+      if (there) AddVector(absl::StrFormat("blk.%d.%s.bias", i, part), content, size);
     };
     const auto qk_norm = [&](std::string_view part, int size) {
-      norm(part, family.qk_norms != QkNorms::kNone, by_projection ? size : shape_.head_dim);
+      if (family_.qk_norms == QkNorms::kNone) return;
+      AddNorm(i, part, family_.qk_norms == QkNorms::kProjection ? size : shape_.head_dim);
     };
-    if (!family.fused_qkv) {
-      bias("attn_k", Content::kQkBias, kv_size);
+    if (!family_.fused_qkv) {
+      bias("attn_k", family_.qkv_biases, Content::kQkBias, kv_size);
       matrix("attn_k", MatrixRole::kAttnK, hidden, kv_size);
     }
     qk_norm("attn_k_norm", kv_size);
-    norm("attn_norm", !is_post, hidden);
+    if (family_.norms != LayerNorms::kPost) AddNorm(i, "attn_norm", hidden);
+    bias("attn_output", family_.gpt_oss_vectors, Content::kBias, hidden);
     matrix("attn_output", MatrixRole::kAttnOutput, q_size, hidden);
-    if (!family.fused_qkv) {
-      bias("attn_q", Content::kQkBias, q_size);
+    if (!family_.fused_qkv) {
+      bias("attn_q", family_.qkv_biases, Content::kQkBias, q_size);
       matrix("attn_q", MatrixRole::kAttnQ, hidden, q_size);
     }
     qk_norm("attn_q_norm", q_size);
-    if (family.fused_qkv) {
+    if (family_.fused_qkv) {
       matrix("attn_qkv", MatrixRole::kAttnQkv, hidden, q_size + 2 * kv_size);
-    } else {
-      bias("attn_v", Content::kVBias, kv_size);
+    }
+    if (family_.gpt_oss_vectors) {
+      AddVector(Name(i, "attn_sinks.weight"), Content::kSinks, shape_.heads);
+    }
+    if (!family_.fused_qkv) {
+      bias("attn_v", family_.qkv_biases, Content::kBias, kv_size);
       matrix("attn_v", MatrixRole::kAttnV, hidden, kv_size);
     }
-    matrix("ffn_down", MatrixRole::kFfnDown, shape_.ffn, hidden);
-    if (!family.fused_gate) matrix("ffn_gate", MatrixRole::kFfnGate, hidden, shape_.ffn);
-    norm("ffn_norm", is_sandwich || family.norms == LayerNorms::kPre, hidden);
-    matrix("ffn_up", MatrixRole::kFfnUp, hidden, family.fused_gate ? 2 * shape_.ffn : shape_.ffn);
-    norm("post_attention_norm", is_post || is_sandwich || family.norms == LayerNorms::kPreAsPost,
-         hidden);
-    norm("post_ffw_norm", is_post || is_sandwich, hidden);
+  }
+
+  void AddFfn(int i) {
+    const int hidden = shape_.hidden;
+    const bool has_norm =
+        family_.norms == LayerNorms::kPre || family_.norms == LayerNorms::kSandwich;
+    if (shape_.experts.count > 0 && i >= shape_.experts.dense_layers) return AddExperts(i);
+    AddMatrix(Name(i, "ffn_down.weight"), MatrixRole::kFfnDown, i, shape_.ffn, hidden);
+    if (!family_.fused_gate) {
+      AddMatrix(Name(i, "ffn_gate.weight"), MatrixRole::kFfnGate, i, hidden, shape_.ffn);
+    }
+    if (has_norm) AddNorm(i, "ffn_norm", hidden);
+    AddMatrix(Name(i, "ffn_up.weight"), MatrixRole::kFfnUp, i, hidden,
+              family_.fused_gate ? 2 * shape_.ffn : shape_.ffn);
+  }
+
+  void AddExperts(int i) {
+    const RandomExperts& experts = shape_.experts;
+    const int hidden = shape_.hidden;
+    const auto each = [&](std::string_view part, MatrixRole role, int cols, int rows) {
+      if (family_.gpt_oss_vectors) {
+        AddVector(absl::StrFormat("blk.%d.%s.bias", i, part), Content::kBias, rows);
+        tensors_.back().ne.push_back(experts.count);
+      }
+      AddMatrix(absl::StrFormat("blk.%d.%s.weight", i, part), role, i, cols, rows);
+      tensors_.back().ne.push_back(experts.count);
+    };
+    const auto shared = [&](std::string_view part, MatrixRole role, int cols, int rows) {
+      if (experts.shared_ffn == 0) return;
+      AddMatrix(absl::StrFormat("blk.%d.%s.weight", i, part), role, i, cols, rows);
+    };
+    if (family_.selection_bias) {
+      AddVector(Name(i, "exp_probs_b.bias"), Content::kBias, experts.count);
+    }
+    each("ffn_down_exps", MatrixRole::kExpertDown, experts.ffn, hidden);
+    shared("ffn_down_shexp", MatrixRole::kFfnDown, experts.shared_ffn, hidden);
+    each("ffn_gate_exps", MatrixRole::kExpertGate, hidden, experts.ffn);
+    if (family_.gpt_oss_vectors) {
+      AddVector(Name(i, "ffn_gate_inp.bias"), Content::kRouterBias, experts.count);
+    }
+    AddMatrix(Name(i, "ffn_gate_inp.weight"), MatrixRole::kRouter, i, hidden, experts.count);
+    if (family_.shared_router) {
+      AddVector(Name(i, "ffn_gate_inp_shexp.weight"), Content::kBias, hidden);
+    }
+    shared("ffn_gate_shexp", MatrixRole::kFfnGate, hidden, experts.shared_ffn);
+    if (family_.norms == LayerNorms::kPre) AddNorm(i, "ffn_norm", hidden);
+    each("ffn_up_exps", MatrixRole::kExpertUp, hidden, experts.ffn);
+    shared("ffn_up_shexp", MatrixRole::kFfnUp, hidden, experts.shared_ffn);
+  }
+
+  static std::string Name(int layer, std::string_view name) {
+    return absl::StrFormat("blk.%d.%s", layer, name);
+  }
+  void AddNorm(int layer, std::string_view part, int size) {
+    AddVector(absl::StrFormat("blk.%d.%s.weight", layer, part), Content::kNorm, size);
   }
   void AddMatrix(std::string name, MatrixRole role, int layer, int cols, int rows) {
     tensors_.push_back({std::move(name),
@@ -120,6 +199,7 @@ class TensorPlan {
   }
 
   const RandomModelShape& shape_;
+  const Family& family_;
   const FileType& file_type_;
   std::vector<PlannedTensor> tensors_;
 };
@@ -140,7 +220,13 @@ void FillVector(Content content, Random& random, std::span<float> values) {
       case Content::kQkBias:
         value = outlier ? std::copysign(10.0f + 8.0f * std::abs(normal), normal) : 0.3f * normal;
         break;
-      case Content::kVBias:
+      case Content::kRouterBias:
+        value = 0.3f * normal;
+        break;
+      case Content::kSinks:
+        value = normal;
+        break;
+      case Content::kBias:
       case Content::kMatrix:
       case Content::kGiven:
         value = 0.05f * normal;
@@ -223,7 +309,8 @@ struct Chunk {
 std::vector<Chunk> CutIntoChunks(std::span<const PlannedTensor> tensors) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const uint64_t rows = tensors[i].ne.size() > 1 ? tensors[i].ne[1] : 1;
+    // Vectors are written whole.
+    const uint64_t rows = tensors[i].content == Content::kMatrix ? Rows(tensors[i]) : 1;
     const uint64_t row_bytes = Bytes(tensors[i]) / rows;
     const uint64_t step = std::max<uint64_t>(1, kChunkBytes / row_bytes);
     for (uint64_t row = 0; row < rows; row += step) {
@@ -239,13 +326,13 @@ absl::Status WriteChunk(const GgufFile& file, const Chunk& chunk, uint64_t seed,
   if (tensor.content != Content::kMatrix) {
     std::vector<float> values = tensor.values;
     if (tensor.content != Content::kGiven) {
-      values.resize(tensor.ne[0]);
+      values.resize(tensor.ne[0] * Rows(tensor));
       Random random(seed, tensor.name, 0);
       FillVector(tensor.content, random, values);
     }
     return file.Write(chunk.index, 0, std::as_bytes(std::span<const float>(values)));
   }
-  const uint64_t row_bytes = Bytes(tensor) / tensor.ne[1];
+  const uint64_t row_bytes = Bytes(tensor) / Rows(tensor);
   // Keeps the magnitude of activations at 1 through any number of layers.
   const float sigma = 1.0f / std::sqrt(static_cast<float>(tensor.ne[0]));
   buffer.resize(chunk.rows * row_bytes);

@@ -15,8 +15,9 @@ namespace orcd {
 struct RandomModelOptions {
   // One of ModelShapeArchitectures().
   std::string architecture = "qwen2";
-  // A size in AllModelShapes(). `nano` (hidden 256, 2 layers or as many as show all kinds of
-  // layers, 1024 tokens) is written and loaded in milliseconds; the others are published sizes.
+  // A size in AllModelShapes(). `nano` and `nano-moe` (hidden 256, 2 layers or as many as show all
+  // kinds of layers, 1024 tokens) are written and loaded in milliseconds; the others are published
+  // sizes.
   std::string size = "nano";
   // One of AllFileTypes(), such as `Q4_K_M`: the mixture that llama.cpp writes under that name.
   std::string type = "Q8_0";

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -18,6 +20,7 @@
 #include "testing/files.h"
 #include "testing/random_model/model_shapes.h"
 #include "testing/random_model/vocabulary.h"
+#include "testing/test_name.h"
 
 namespace orcd {
 namespace {
@@ -115,11 +118,17 @@ TEST(RandomModelTest, HasTheMetadataOfARealOne) {
 // Names of layer 0 and of the whole model, as llama.cpp's converter writes them.
 const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
   static const auto* const all = [] {
-    const std::set<std::string> rest = {"attn_output.weight", "ffn_down.weight", "ffn_up.weight"};
+    const std::set<std::string> rest = {"attn_output.weight"};
     const std::set<std::string> split = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
-    const std::set<std::string> gate = {"ffn_gate.weight"};
+    const std::set<std::string> fused = {"ffn_down.weight", "ffn_up.weight"};
+    const std::set<std::string> gate = {"ffn_down.weight", "ffn_gate.weight", "ffn_up.weight"};
+    const std::set<std::string> experts = {"ffn_gate_inp.weight", "ffn_gate_exps.weight",
+                                           "ffn_up_exps.weight", "ffn_down_exps.weight"};
+    const std::set<std::string> shared = {"ffn_gate_shexp.weight", "ffn_up_shexp.weight",
+                                          "ffn_down_shexp.weight"};
     const std::set<std::string> biases = {"attn_q.bias", "attn_k.bias", "attn_v.bias"};
     const std::set<std::string> pre = {"attn_norm.weight", "ffn_norm.weight"};
+    const std::set<std::string> pre_as_post = {"attn_norm.weight", "post_attention_norm.weight"};
     const std::set<std::string> post = {"post_attention_norm.weight", "post_ffw_norm.weight"};
     const std::set<std::string> qk = {"attn_q_norm.weight", "attn_k_norm.weight"};
     const auto join = [&](std::vector<std::set<std::string>> parts) {
@@ -130,18 +139,28 @@ const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
     return new std::map<std::string, std::set<std::string>>{
         {"qwen2", join({split, gate, biases, pre})},
         {"llama", join({split, gate, pre, {"rope_freqs.weight"}})},
+        {"qwen2moe", join({split, biases, pre, experts, shared, {"ffn_gate_inp_shexp.weight"}})},
         {"qwen3", join({split, gate, pre, qk})},
+        {"qwen3moe", join({split, pre, qk, experts})},
         {"qwen3vl", join({split, gate, pre, qk})},
         {"mistral3", join({split, gate, pre})},
         {"gemma2", join({split, gate, pre, post})},
         {"gemma3", join({split, gate, pre, post, qk})},
-        {"phi3",
-         join({{"attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"}, pre})},
+        {"phi3", join({{"attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"},
+                       fused,
+                       pre})},
         {"granite", join({split, gate, pre})},
+        {"granitemoe", join({split, pre, experts, shared})},
         {"olmo2", join({split, gate, post, qk})},
-        {"glm4", join({split, biases, pre, post})},
-        {"seed_oss",
-         join({split, gate, biases, {"attn_norm.weight", "post_attention_norm.weight"}})},
+        {"glm4", join({split, fused, biases, pre, post})},
+        {"glm4moe", join({split, gate, biases, pre_as_post})},
+        {"gpt-oss", join({split,
+                          biases,
+                          pre_as_post,
+                          experts,
+                          {"attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias",
+                           "ffn_gate_exps.bias", "ffn_up_exps.bias", "ffn_down_exps.bias"}})},
+        {"seed_oss", join({split, gate, biases, pre_as_post})},
         {"smollm3", join({split, gate, pre})},
         {"cohere2", join({split, gate, {"attn_norm.weight"}})},
     };
@@ -153,14 +172,15 @@ class EveryArchitectureTest : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(RandomModelTest, EveryArchitectureTest,
                          ::testing::ValuesIn(ModelShapeArchitectures()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& info) { return TestNameOf(info.param); });
 
 TEST_P(EveryArchitectureTest, HasTheTensorsAndSizesOfARealOne) {
   const std::string& architecture = GetParam();
   const RandomModelShape& shape = *FindModelShape(architecture, "nano");
   const auto gguf = WriteAndOpen({.architecture = architecture}, architecture + ".gguf");
   EXPECT_EQ(*gguf->GetString("general.architecture"), architecture);
-  EXPECT_EQ(*gguf->GetU32(architecture + ".block_count"), static_cast<uint32_t>(shape.layers));
+  EXPECT_EQ(*gguf->GetU32(architecture + ".block_count"),
+            static_cast<uint32_t>(shape.layers + shape.predict_layers));
   EXPECT_EQ(gguf->Find("qwen2.block_count") != nullptr, architecture == "qwen2");
   std::set<std::string> names;
   for (const TensorView& tensor : gguf->tensors()) {
@@ -182,8 +202,60 @@ TEST_P(EveryArchitectureTest, HasTheTensorsAndSizesOfARealOne) {
     EXPECT_EQ(rows("blk.0.attn_q.weight"), q_size);
     EXPECT_EQ(rows("blk.0.attn_v.weight"), kv_size);
   }
+  if (const RandomExperts& experts = shape.experts; experts.count > 0) {
+    EXPECT_EQ(*gguf->GetU32(architecture + ".expert_count"), 8u);
+    EXPECT_EQ(*gguf->GetU32(architecture + ".expert_used_count"), 2u);
+    EXPECT_EQ(rows("blk.1.ffn_up_exps.weight"), experts.count * experts.ffn);
+    EXPECT_EQ(rows("blk.1.ffn_gate_inp.weight"), experts.count);
+    EXPECT_EQ(rows("blk.1.ffn_up.weight"), 0);
+    return;
+  }
   const bool fused = architecture == "phi3" || architecture == "glm4";
   EXPECT_EQ(rows("blk.1.ffn_up.weight"), fused ? 2 * shape.ffn : shape.ffn);
+}
+
+TEST(RandomModelTest, MixtralsArchitectureIsLlama) {
+  const auto gguf = WriteAndOpen({.architecture = "llama", .size = "nano-moe"}, "nano-moe.gguf");
+  EXPECT_EQ(*gguf->GetString("general.architecture"), "llama");
+  EXPECT_EQ(*gguf->GetU32("llama.expert_count"), 8u);
+  EXPECT_EQ(gguf->FindTensor("blk.0.ffn_up_exps.weight")->ne,
+            (std::array<uint64_t, 4>{256, 256, 8, 1}));
+  EXPECT_EQ(gguf->FindTensor("blk.0.ffn_up.weight"), nullptr);
+}
+
+// Each expert has weights of its own, and all are finite and of the right size.
+TEST(RandomModelTest, ExpertsDiffer) {
+  const auto gguf = WriteAndOpen({.architecture = "gpt-oss", .type = "MXFP4"}, "gpt-oss.gguf");
+  for (const char* name : {"blk.0.ffn_gate_exps.weight", "blk.1.ffn_down_exps.weight"}) {
+    const TensorView& tensor = *gguf->FindTensor(name);
+    EXPECT_EQ(tensor.type, TensorType::kMXFP4) << name;
+    std::vector<float> weights(tensor.element_count());
+    Dequantize(tensor.type, tensor.data.data(), weights.size(), weights.data());
+    const size_t size = tensor.ne[0] * tensor.ne[1];
+    for (size_t expert = 0; expert < tensor.ne[2]; ++expert) {
+      const auto begin = weights.begin() + static_cast<std::ptrdiff_t>(expert * size);
+      double squares = 0;
+      for (size_t i = 0; i < size; ++i) squares += double{begin[i]} * begin[i];
+      EXPECT_NEAR(std::sqrt(squares / size * tensor.ne[0]), 1, 0.08) << name << " " << expert;
+      if (expert > 0) EXPECT_FALSE(std::equal(begin, begin + 100, weights.begin())) << expert;
+    }
+  }
+  EXPECT_EQ(gguf->FindTensor("blk.0.attn_q.weight")->type, TensorType::kQ8_0);
+  EXPECT_EQ(gguf->FindTensor("blk.0.ffn_gate_inp.weight")->type, TensorType::kF32);
+  EXPECT_EQ(gguf->FindTensor("blk.0.ffn_gate_exps.bias")->ne,
+            (std::array<uint64_t, 4>{256, 8, 1, 1}));
+}
+
+TEST(RandomModelTest, Glm4MoeHasALayerThatPredictsFurtherTokens) {
+  const auto gguf = WriteAndOpen({.architecture = "glm4moe"}, "glm4moe.gguf");
+  EXPECT_EQ(*gguf->GetU32("glm4moe.nextn_predict_layers"), 1u);
+  EXPECT_EQ(gguf->FindTensor("blk.0.ffn_gate_inp.weight"), nullptr);
+  for (const char* name :
+       {"blk.1.exp_probs_b.bias", "blk.2.ffn_down_shexp.weight", "blk.3.nextn.eh_proj.weight",
+        "blk.3.nextn.enorm.weight", "blk.3.nextn.hnorm.weight",
+        "blk.3.nextn.shared_head_norm.weight", "blk.3.ffn_down_exps.weight"}) {
+    EXPECT_NE(gguf->FindTensor(name), nullptr) << name;
+  }
 }
 
 TEST_P(EveryArchitectureTest, PublishedSizesAreMultiplesOfBlocks) {
@@ -192,6 +264,8 @@ TEST_P(EveryArchitectureTest, PublishedSizesAreMultiplesOfBlocks) {
     EXPECT_EQ(shape.heads % shape.kv_heads, 0) << shape.size;
     EXPECT_EQ(shape.hidden % 32, 0) << shape.size;
     EXPECT_EQ(shape.ffn % 32, 0) << shape.size;
+    EXPECT_EQ(shape.experts.ffn % 32, 0) << shape.size;
+    EXPECT_LE(shape.experts.used, shape.experts.count) << shape.size;
     EXPECT_LE(shape.rope_dims, shape.head_dim) << shape.size;
     EXPECT_LE(shape.window, shape.context) << shape.size;
   }
@@ -256,7 +330,7 @@ TEST(RandomModelTest, TakesTheVocabularyOfAnotherFile) {
 TEST(RandomModelTest, RefusesWhatThereIsNot) {
   const auto architecture = WriteRandomModel({.architecture = "bert"}, TestPath("no"));
   EXPECT_EQ(architecture.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(architecture.status().message()), HasSubstr("qwen2, llama, qwen3"));
+  EXPECT_THAT(std::string(architecture.status().message()), HasSubstr("qwen2, llama, qwen2moe"));
   const auto size = WriteRandomModel({.size = "8b"}, TestPath("no"));
   EXPECT_EQ(size.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(size.status().message()), HasSubstr("nano, 0.5b"));
@@ -339,6 +413,44 @@ TEST(ChooseTensorTypeTest, Q4_K_MOfTheSmallestFallsBack) {
   EXPECT_EQ(Choose("Q4_K_M", "0.5b", MatrixRole::kFfnDown, 3), TensorType::kQ4_K);
   EXPECT_EQ(Choose("Q2_K", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ4_0);
   EXPECT_EQ(Choose("Q5_K_M", "0.5b", MatrixRole::kAttnQ, 0), TensorType::kQ5_1);
+}
+
+TensorType ChooseOf(const char* architecture, const char* size, const char* file_type,
+                    MatrixRole role, int cols) {
+  return ChooseTensorType(*FindFileType(file_type), *FindModelShape(architecture, size), role, 9,
+                          cols);
+}
+
+TEST(ChooseTensorTypeTest, OfExperts) {
+  const auto gpt_oss = [](const char* type, MatrixRole role) {
+    return ChooseOf("gpt-oss", "20b", type, role, 2880);
+  };
+  EXPECT_EQ(gpt_oss("MXFP4", MatrixRole::kExpertGate), TensorType::kMXFP4);
+  EXPECT_EQ(gpt_oss("MXFP4", MatrixRole::kExpertDown), TensorType::kMXFP4);
+  EXPECT_EQ(gpt_oss("MXFP4", MatrixRole::kAttnQ), TensorType::kQ8_0);
+  EXPECT_EQ(gpt_oss("MXFP4", MatrixRole::kOutput), TensorType::kQ8_0);
+  EXPECT_EQ(gpt_oss("MXFP4", MatrixRole::kRouter), TensorType::kF32);
+  EXPECT_EQ(gpt_oss("F16", MatrixRole::kRouter), TensorType::kF32);
+  // 2880 is no multiple of 256.
+  EXPECT_EQ(gpt_oss("Q4_K_M", MatrixRole::kExpertUp), TensorType::kQ5_0);
+  const auto qwen3 = [](const char* type, MatrixRole role) {
+    return ChooseOf("qwen3moe", "30b-a3b", type, role, 2048);
+  };
+  EXPECT_EQ(qwen3("Q4_K_M", MatrixRole::kExpertGate), TensorType::kQ4_K);
+  EXPECT_EQ(qwen3("Q4_K_M", MatrixRole::kExpertDown), TensorType::kQ4_K);
+  EXPECT_EQ(qwen3("Q4_K_M", MatrixRole::kAttnK), TensorType::kQ4_K);
+  EXPECT_EQ(qwen3("IQ2_XS", MatrixRole::kAttnV), TensorType::kQ4_K);
+  const auto mixtral = [](const char* type, MatrixRole role) {
+    return ChooseOf("llama", "8x7b", type, role, 4096);
+  };
+  EXPECT_EQ(mixtral("Q4_K_M", MatrixRole::kAttnK), TensorType::kQ8_0);
+  EXPECT_EQ(mixtral("Q4_K_M", MatrixRole::kAttnV), TensorType::kQ8_0);
+  EXPECT_EQ(mixtral("Q4_K_M", MatrixRole::kAttnQ), TensorType::kQ4_K);
+  EXPECT_EQ(mixtral("Q4_K_M", MatrixRole::kAttnOutput), TensorType::kQ5_K);
+  EXPECT_EQ(mixtral("Q5_K_M", MatrixRole::kAttnOutput), TensorType::kQ5_K);
+  EXPECT_EQ(mixtral("Q8_0", MatrixRole::kAttnOutput), TensorType::kQ8_0);
+  EXPECT_EQ(mixtral("IQ1_S", MatrixRole::kAttnK), TensorType::kQ4_K);
+  EXPECT_EQ(mixtral("IQ1_S", MatrixRole::kAttnOutput), TensorType::kQ5_K);
 }
 
 TEST(ChooseTensorTypeTest, OtherMixtures) {

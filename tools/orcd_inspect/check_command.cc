@@ -56,6 +56,20 @@ std::string Describe(const Engine& engine) {
     text += absl::StrFormat("    window: %d positions in %d layers\n", window,
                             std::ranges::count_if(spec.layers, local));
   }
+  const auto has_experts = [](const LayerSpec& layer) { return layer.experts.count > 0; };
+  if (const auto layer = std::ranges::find_if(spec.layers, has_experts);
+      layer != spec.layers.end()) {
+    const ExpertsSpec& experts = layer->experts;
+    text += absl::StrFormat(
+        "    experts: %d of %d in %d layers, width %d%s\n", experts.used, experts.count,
+        std::ranges::count_if(spec.layers, has_experts), experts.ffn,
+        experts.shared_ffn == 0 ? ""
+                                : absl::StrFormat(", and a shared one of %d", experts.shared_ffn));
+  }
+  if (const int skipped = spec.skipped_layers; skipped > 0) {
+    text += absl::StrFormat("    left out: %d %s further tokens\n", skipped,
+                            skipped == 1 ? "layer that predicts" : "layers that predict");
+  }
   for (const std::string& warning : model.Warnings()) text += "    warning: " + warning + "\n";
   return text;
 }

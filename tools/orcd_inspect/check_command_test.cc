@@ -77,9 +77,22 @@ TEST(CheckCommandTest, SaysWhatLoadRefuses) {
   EXPECT_THAT(result.errors, HasSubstr("[GGUF_TRUNCATED]"));
 }
 
+TEST(CheckCommandTest, TellsOfExpertsAndOfLayersThatAreLeftOut) {
+  const auto path = WriteRandomModel(
+      {.architecture = "glm4moe", .type = "Q8_0"},
+      ::testing::TempDir() + "/check_command_test." + std::to_string(getpid()) + ".experts");
+  ASSERT_TRUE(path.ok()) << path.status();
+  const Result result = Check(*path);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("glm4moe, 3 layers"));
+  EXPECT_THAT(result.output,
+              HasSubstr("experts: 2 of 8 in 2 layers, width 256, and a shared one of 256\n"));
+  EXPECT_THAT(result.output, HasSubstr("left out: 1 layer that predicts further tokens\n"));
+}
+
 TEST(CheckCommandTest, TellsOfEveryCause) {
   TestModel model = TinyModelOf("llama");
-  model.keys["llama.expert_count"] = uint32_t{8};
+  model.keys["llama.attention.causal"] = false;
   model.keys["tokenizer.ggml.model"] = "wordpiece";
   // Q8_1, which is not read here.
   model.tensors["blk.0.attn_q.weight"].type = static_cast<TensorType>(9);
@@ -89,7 +102,7 @@ TEST(CheckCommandTest, TellsOfEveryCause) {
   const Result result = Check(path);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, HasSubstr("Q8_1"));
-  EXPECT_THAT(result.errors, HasSubstr("llama.expert_count"));
+  EXPECT_THAT(result.errors, HasSubstr("llama.attention.causal"));
   EXPECT_THAT(result.errors, HasSubstr("wordpiece"));
 }
 

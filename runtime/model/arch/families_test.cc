@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/model/architectures.h"
 #include "testing/architecture_models.h"
+#include "testing/test_name.h"
 
 namespace orcd {
 namespace {
@@ -88,7 +89,7 @@ class EveryArchitectureTest : public ::testing::TestWithParam<const Architecture
 };
 
 INSTANTIATE_TEST_SUITE_P(All, EveryArchitectureTest, ::testing::ValuesIn(AllArchitectures()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& info) { return TestNameOf(info.param->name); });
 
 TEST_P(EveryArchitectureTest, ReadsItsTinyFile) {
   TempDir dir;
@@ -102,7 +103,9 @@ TEST_P(EveryArchitectureTest, ReadsItsTinyFile) {
   EXPECT_EQ(spec->layers[0].heads, 4);
   EXPECT_EQ(spec->layers[0].kv_heads, 2);
   EXPECT_EQ(spec->layers[0].head_dim, 16);
-  EXPECT_EQ(spec->layers[0].ffn, 256);
+  for (const LayerSpec& layer : spec->layers) {
+    EXPECT_EQ(layer.ffn, layer.experts.count == 0 ? 256 : 0);
+  }
   const auto weights = ModelWeights::FromGguf(*gguf, *spec);
   ASSERT_TRUE(weights.ok()) << weights.status();
 }
@@ -128,6 +131,16 @@ TEST_P(EveryArchitectureTest, WeightsAreThoseThatTheSpecCallsFor) {
     EXPECT_EQ(w.attn_k_norm.size(), layer.qk_norm == QkNorm::kNone         ? 0u
                                     : layer.qk_norm == QkNorm::kProjection ? 32u
                                                                            : 16u);
+    EXPECT_EQ(w.attn_sinks.size(), layer.sinks ? 4u : 0u);
+    const ExpertsSpec& experts = layer.experts;
+    EXPECT_EQ(w.ffn_gate.data == nullptr, experts.count > 0);
+    EXPECT_EQ(w.ffn_down.data == nullptr, experts.count > 0);
+    EXPECT_EQ(w.experts.router.rows, experts.count);
+    for (const auto* matrices : {&w.experts.gate, &w.experts.up, &w.experts.down}) {
+      EXPECT_EQ(matrices->size(), static_cast<size_t>(experts.count));
+    }
+    EXPECT_EQ(w.experts.shared_gate.rows, experts.shared_ffn);
+    EXPECT_EQ(w.experts.shared_router.empty(), !experts.shared_gated);
   }
 }
 
@@ -142,16 +155,18 @@ TEST(AllArchitecturesTest, AreInOrderOfName) {
   std::vector<std::string_view> names;
   for (const Architecture* row : AllArchitectures()) names.push_back(row->name);
   EXPECT_TRUE(std::ranges::is_sorted(names));
-  EXPECT_EQ(names.size(), 14u);
+  EXPECT_EQ(names.size(), 19u);
 }
 
 TEST(RopePairsTest, AreThoseOfTheFamily) {
   const std::map<std::string, RopeKind> kinds = {
-      {"cohere2", RopeKind::kNorm},  {"gemma2", RopeKind::kNeox},  {"gemma3", RopeKind::kNeox},
-      {"glm4", RopeKind::kNorm},     {"granite", RopeKind::kNorm}, {"llama", RopeKind::kNorm},
-      {"mistral3", RopeKind::kNorm}, {"olmo2", RopeKind::kNeox},   {"phi3", RopeKind::kNeox},
-      {"qwen2", RopeKind::kNeox},    {"qwen3", RopeKind::kNeox},   {"qwen3vl", RopeKind::kNeox},
-      {"seed_oss", RopeKind::kNeox}, {"smollm3", RopeKind::kNorm}};
+      {"cohere2", RopeKind::kNorm},   {"gemma2", RopeKind::kNeox},   {"gemma3", RopeKind::kNeox},
+      {"glm4", RopeKind::kNorm},      {"granite", RopeKind::kNorm},  {"llama", RopeKind::kNorm},
+      {"mistral3", RopeKind::kNorm},  {"olmo2", RopeKind::kNeox},    {"phi3", RopeKind::kNeox},
+      {"qwen2", RopeKind::kNeox},     {"qwen3", RopeKind::kNeox},    {"qwen3vl", RopeKind::kNeox},
+      {"seed_oss", RopeKind::kNeox},  {"smollm3", RopeKind::kNorm},  {"glm4moe", RopeKind::kNeox},
+      {"gpt-oss", RopeKind::kNeox},   {"qwen2moe", RopeKind::kNeox}, {"qwen3moe", RopeKind::kNeox},
+      {"granitemoe", RopeKind::kNorm}};
   for (const Architecture* row : AllArchitectures()) {
     EXPECT_EQ(Spec(std::string(row->name)).layers[0].rope.kind, kinds.at(std::string(row->name)))
         << row->name;
