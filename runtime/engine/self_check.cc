@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
 #include "runtime/model/load_cancelled.h"
 
@@ -63,85 +64,174 @@ struct Rows {
 };
 
 // Records the first activation that is not finite, and keeps the activations that are compared
-// later, the rows of consecutive steps appended: all rows of the first layer, of the last layer and
-// its input, and of the head; kMiddleTokens rows of the layers between.
+// later, the rows of consecutive steps appended: all rows of the layers `whole`, of their inputs
+// and of the head, and `other_rows` rows of the other layers. With 0 other rows it looks at nothing
+// but the layers `whole` and their inputs.
 class ActivationRecorder : public ActivationTap {
  public:
-  explicit ActivationRecorder(int layers) : layers_(layers) {}
+  ActivationRecorder(std::vector<int> whole, int64_t other_rows)
+      : whole_(std::move(whole)), other_rows_(other_rows) {}
 
   void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
+    const bool all = KeepsAll(point, layer);
+    if (!all && other_rows_ == 0) return;
+    Rows& seen = seen_[{layer, point}];
     if (first_bad_.empty()) {
       const auto bad =
           std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
       if (bad != values.end()) {
-        first_bad_ = absl::StrCat(Where(point, layer), " gave ", *bad, " in row ",
-                                  (bad - values.begin()) / cols, " of ", rows);
+        bad_layer_ = layer;
+        bad_row_ = (bad - values.begin()) / cols;
+        first_bad_ =
+            absl::StrCat(Where(point, layer), " gave ", *bad, " in row ", bad_row_, " of ", rows);
       }
     }
-    Rows& seen = seen_[{layer, point}];
     seen.cols = cols;
-    const bool all =
-        layer <= 0 || layer >= layers_ - 1 || (layer == layers_ - 2 && point == TapPoint::kLayer);
-    const int64_t room = kMiddleTokens - static_cast<int64_t>(seen.values.size()) / cols;
+    const int64_t room = other_rows_ - static_cast<int64_t>(seen.values.size()) / cols;
     const auto kept = values.first((all ? rows : std::clamp<int64_t>(room, 0, rows)) * cols);
     seen.values.insert(seen.values.end(), kept.begin(), kept.end());
   }
 
   // Empty if all activations were finite.
   const std::string& first_bad() const { return first_bad_; }
+  // The layer and the row of its step, if there was one.
+  int bad_layer() const { return bad_layer_; }
+  int64_t bad_row() const { return bad_row_; }
   // Null if there was no such activation.
   const Rows* Find(TapPoint point, int layer) const {
     const auto found = seen_.find({layer, point});
     return found == seen_.end() ? nullptr : &found->second;
   }
+  // Empty if not as many rows of `cols` were seen.
+  std::span<const float> FindRows(TapPoint point, int layer, int64_t first, int64_t rows,
+                                  int64_t cols) const {
+    const Rows* const seen = Find(point, layer);
+    if (seen == nullptr || seen->cols != cols ||
+        static_cast<int64_t>(seen->values.size()) < (first + rows) * cols) {
+      return {};
+    }
+    return std::span(seen->values).subspan(first * cols, rows * cols);
+  }
 
  private:
-  const int layers_;
+  bool KeepsAll(TapPoint point, int layer) const {
+    const auto is_whole = [&](int i) { return std::ranges::find(whole_, i) != whole_.end(); };
+    if (layer < 0) return point == TapPoint::kEmbed || other_rows_ > 0;
+    return is_whole(layer) || (point == TapPoint::kLayer && is_whole(layer + 1));
+  }
+
+  const std::vector<int> whole_;
+  const int64_t other_rows_;
   std::string first_bad_;
+  int bad_layer_ = -1;
+  int64_t bad_row_ = 0;
   std::map<std::pair<int, TapPoint>, Rows> seen_;
 };
 
-// Compares the activations of a reference with recorded ones, from row `first_row` on.
+// Compares the activations of a reference with recorded ones, from row `first_row` on: all rows of
+// an activation together, or each by itself. The reference chooses experts by the recorded logits,
+// since rounding alone may decide between two experts that score nearly the same.
 class Comparison : public ActivationTap {
  public:
-  Comparison(const ActivationRecorder& recorded, int64_t first_row)
-      : recorded_(recorded), first_row_(first_row) {}
+  Comparison(const ActivationRecorder& recorded, int64_t first_row, bool by_row = false)
+      : recorded_(recorded), first_row_(first_row), by_row_(by_row) {}
 
   void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
     if (!first_difference_.empty()) return;
-    const Rows* const seen = recorded_.Find(point, layer);
-    if (seen == nullptr || seen->cols != cols ||
-        static_cast<int64_t>(seen->values.size()) < (first_row_ + rows) * cols) {
+    const auto seen = recorded_.FindRows(point, layer, first_row_, rows, cols);
+    if (seen.empty()) {
       first_difference_ = absl::StrCat(Where(point, layer), " was not computed");
       return;
     }
-    const double nmse =
-        Nmse(std::span(seen->values).subspan(first_row_ * cols, rows * cols), values);
-    if (!(nmse <= kMaxNmse)) {
+    const int64_t part = by_row_ ? cols : rows * cols;
+    for (int64_t at = 0; at < rows * cols; at += part) {
+      const double nmse = Nmse(seen.subspan(at, part), values.subspan(at, part));
+      if (nmse <= kMaxNmse) continue;
       first_difference_ = absl::StrCat(Where(point, layer), " differs from the reference's, NMSE ",
                                        nmse, " where ", kMaxNmse, " may be");
+      row_ = at / cols;
+      return;
     }
+  }
+
+  bool Replace(TapPoint point, int layer, std::span<float> values, int64_t rows,
+               int64_t cols) override {
+    OnActivation(point, layer, values, rows, cols);
+    const auto seen = recorded_.FindRows(point, layer, first_row_, rows, cols);
+    if (seen.empty()) return false;
+    std::ranges::copy(seen, values.begin());
+    return true;
   }
 
   // Empty if there was none.
   const std::string& first_difference() const { return first_difference_; }
+  // The row that differs first, if rows are compared by themselves.
+  int64_t row() const { return row_; }
 
  private:
   const ActivationRecorder& recorded_;
   const int64_t first_row_;
+  const bool by_row_;
   std::string first_difference_;
+  int64_t row_ = 0;
+};
+
+// Expert `choice` of the experts that token `token` is sent through.
+int64_t ForcedExpert(const ExpertsSpec& spec, int64_t token, int choice) {
+  return (token * spec.used + choice) % spec.count;
+}
+
+std::string ForcedExperts(const ExpertsSpec& spec, int64_t token) {
+  std::vector<int64_t> experts(spec.used);
+  for (int i = 0; i < spec.used; ++i) experts[i] = ForcedExpert(spec, token, i);
+  return absl::StrCat(" when it is sent through experts ", absl::StrJoin(experts, ", "));
+}
+
+// Chooses the experts of some layers and shows the activations to another tap. The rows of the step
+// are the tokens from `first_token` on.
+class ForcingTap : public ActivationTap {
+ public:
+  ForcingTap(const ModelSpec& spec, std::span<const int> layers, int64_t first_token,
+             ActivationTap& to)
+      : spec_(spec), layers_(layers), first_token_(first_token), to_(to) {}
+
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    to_.OnActivation(point, layer, values, rows, cols);
+  }
+
+  bool Replace(TapPoint point, int layer, std::span<float> values, int64_t rows,
+               int64_t cols) override {
+    const bool forced = std::ranges::find(layers_, layer) != layers_.end();
+    if (!forced || point != TapPoint::kRouter) return false;
+    const ExpertsSpec& spec = spec_.layers[layer].experts;
+    // A sigmoid is not yet flat at the logits of the forced experts, so their weights differ; the
+    // others have none.
+    std::ranges::fill(values, -20.0f);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int i = 0; i < spec.used; ++i) {
+        const float share = static_cast<float>(i) / static_cast<float>(spec.used);
+        values[row * cols + ForcedExpert(spec, first_token_ + row, i)] = 1 + 2 * share;
+      }
+    }
+    return true;
+  }
+
+ private:
+  const ModelSpec& spec_;
+  const std::span<const int> layers_;
+  const int64_t first_token_;
+  ActivationTap& to_;
 };
 
 class Run {
  public:
   Run(const Model& model, Backend& backend)
-      : layers_(model.spec().num_layers()),
-        step_tokens_(backend.info().max_step_tokens),
-        backend_(backend) {
+      : step_tokens_(backend.info().max_step_tokens), backend_(backend) {
     const BackendInfo& info = backend.info();
-    int64_t count = std::min(kSelfCheckTokens, model.spec().context_length);
+    int64_t count = std::min(kSelfCheckReferenceTokens, model.spec().context_length);
     if (info.max_context > 0) count = std::min<int64_t>(count, info.max_context);
     const int blocks =
         info.window_blocks > 0 ? std::min(info.kv_blocks, info.window_blocks) : info.kv_blocks;
@@ -156,17 +246,19 @@ class Run {
     params_.logprobs = 0;
   }
 
-  std::span<const int32_t> tokens() const { return tokens_; }
-  int count() const { return static_cast<int>(tokens_.size()); }
+  std::span<const int32_t> tokens(int count) const { return std::span(tokens_).first(count); }
+  // Number of tokens that are run in every way.
+  int count() const { return std::min(kSelfCheckTokens, static_cast<int>(tokens_.size())); }
+  // Most tokens of a step that begins a sequence.
+  int step_count() const { return std::min(step_tokens_, static_cast<int>(tokens_.size())); }
 
-  // Runs tokens [first, first + count) and returns the activations that the backend showed.
-  absl::StatusOr<ActivationRecorder> Record(int first, int count) {
-    ActivationRecorder recorded(layers_);
+  // Runs tokens [first, first + count) and shows the activations.
+  absl::Status Show(int first, int count, ActivationTap& tap) {
     for (const int end = first + count; first < end; first += step_tokens_) {
       const int part = std::min(step_tokens_, end - first);
-      ORCD_RETURN_IF_ERROR(Step(first, part, /*sample=*/false, &recorded).status());
+      ORCD_RETURN_IF_ERROR(Step(first, part, /*sample=*/false, &tap).status());
     }
-    return recorded;
+    return absl::OkStatus();
   }
 
   // Runs tokens [first, first + count) as in service and draws the next token, greedily.
@@ -201,7 +293,6 @@ class Run {
     return backend_.Wait();
   }
 
-  const int layers_;
   const int step_tokens_;
   Backend& backend_;
   SamplingParams params_;
@@ -209,35 +300,82 @@ class Run {
   std::vector<int32_t> blocks_;
 };
 
+// Computes a layer by the reference, from the input that the backend had, and shows it to `tap`.
+absl::Status RunReference(const ActivationRecorder& recorded, std::span<const int32_t> tokens,
+                          int layer, LayerReference& reference, ActivationTap& tap) {
+  std::span<const float> input;
+  if (layer > 0) {
+    const Rows* const before = recorded.Find(TapPoint::kLayer, layer - 1);
+    if (before == nullptr || before->values.size() < tokens.size() * before->cols) {
+      return Failed(absl::StrCat("layer ", layer - 1, " was not computed"));
+    }
+    input = std::span(before->values).first(tokens.size() * before->cols);
+  }
+  reference.RunLayer(tokens, layer, input, tap);
+  return absl::OkStatus();
+}
+
 absl::Status CompareWithReference(const ActivationRecorder& whole, std::span<const int32_t> tokens,
                                   int layers, LayerReference& reference,
                                   absl::FunctionRef<absl::Status()> go_on) {
   const int last = layers - 1;
-  const auto output_of = [&](int layer) {
-    return layer < 0 ? whole.Find(TapPoint::kEmbed, -1) : whole.Find(TapPoint::kLayer, layer);
-  };
   const size_t count = tokens.size();
   for (int layer = 0; layer < layers; ++layer) {
     ORCD_RETURN_IF_ERROR(go_on());
     const bool all = layer == 0 || layer == last;
     const auto part = tokens.first(all ? count : std::min<size_t>(count, kMiddleTokens));
     Comparison comparison(whole, 0);
-    std::span<const float> input;
-    if (layer > 0) {
-      const Rows* const before = output_of(layer - 1);
-      if (before == nullptr || before->values.size() < part.size() * before->cols) {
-        return Failed(absl::StrCat("layer ", layer - 1, " was not computed"));
-      }
-      input = std::span(before->values).first(part.size() * before->cols);
-    }
-    reference.RunLayer(part, layer, input, comparison);
+    ORCD_RETURN_IF_ERROR(RunReference(whole, part, layer, reference, comparison));
     if (!comparison.first_difference().empty()) return Failed(comparison.first_difference());
   }
   for (const int row : {0, static_cast<int>(count) - 1}) {
     Comparison comparison(whole, row);
-    reference.RunHead(output_of(last)->row(row), comparison);
+    reference.RunHead(whole.Find(TapPoint::kLayer, last)->row(row), comparison);
     if (!comparison.first_difference().empty()) {
       return Failed(absl::StrCat(comparison.first_difference(), " at position ", row));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Sends a token through each expert of the first and of the last layer that has experts, and
+// compares the two layers with the reference (null: not compared).
+absl::Status CheckExperts(const ModelSpec& spec, Run& run, LayerReference* reference,
+                          absl::FunctionRef<absl::Status()> go_on) {
+  std::vector<int> layers;
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    if (spec.layers[i].experts.count == 0) continue;
+    if (layers.size() == 2) layers.pop_back();
+    layers.push_back(i);
+  }
+  int tokens = 0;
+  for (const int layer : layers) {
+    const ExpertsSpec& experts = spec.layers[layer].experts;
+    tokens = std::max(tokens, (experts.count + experts.used - 1) / experts.used);
+  }
+  const int step = run.step_count();
+  for (int first = 0; first < tokens; first += step) {
+    ORCD_RETURN_IF_ERROR(go_on());
+    const int count = std::min(step, tokens - first);
+    ActivationRecorder recorded(layers, 0);
+    ForcingTap forcing(spec, layers, first, recorded);
+    ORCD_RETURN_IF_ERROR(run.Show(0, count, forcing));
+    if (!recorded.first_bad().empty()) {
+      const int layer = std::max(recorded.bad_layer(), layers[0]);
+      return Failed(absl::StrCat(recorded.first_bad(), ForcedExperts(spec.layers[layer].experts,
+                                                                     first + recorded.bad_row())));
+    }
+    if (reference == nullptr) continue;
+    for (const int layer : layers) {
+      ORCD_RETURN_IF_ERROR(go_on());
+      Comparison comparison(recorded, 0, /*by_row=*/true);
+      ForcingTap same(spec, layers, first, comparison);
+      ORCD_RETURN_IF_ERROR(RunReference(recorded, run.tokens(count), layer, *reference, same));
+      if (!comparison.first_difference().empty()) {
+        return Failed(
+            absl::StrCat(comparison.first_difference(), " for token ", comparison.row(),
+                         ForcedExperts(spec.layers[layer].experts, first + comparison.row())));
+      }
     }
   }
   return absl::OkStatus();
@@ -283,7 +421,9 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   ORCD_RETURN_IF_ERROR(go_on());
   Run run(model, backend);
   const int count = run.count();
-  ORCD_ASSIGN_OR_RETURN(const ActivationRecorder whole, run.Record(0, count));
+  const std::vector<int> ends = {0, model.spec().num_layers() - 1};
+  ActivationRecorder whole(ends, kMiddleTokens);
+  ORCD_RETURN_IF_ERROR(run.Show(0, count, whole));
   if (!whole.first_bad().empty()) return Failed(whole.first_bad());
   const Rows* const logits = whole.Find(TapPoint::kLogits, -1);
   if (logits == nullptr || static_cast<int64_t>(logits->values.size()) != count * logits->cols) {
@@ -296,9 +436,10 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
     }
   }
   if (reference != nullptr) {
-    ORCD_RETURN_IF_ERROR(
-        CompareWithReference(whole, run.tokens(), model.spec().num_layers(), *reference, go_on));
+    ORCD_RETURN_IF_ERROR(CompareWithReference(whole, run.tokens(count), model.spec().num_layers(),
+                                              *reference, go_on));
   }
+  ORCD_RETURN_IF_ERROR(CheckExperts(model.spec(), run, reference, go_on));
   for (int i = 0; i < count; ++i) {
     ORCD_RETURN_IF_ERROR(go_on());
     ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i, 1));
@@ -306,7 +447,8 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   // Uses the keys and values that the steps of one token wrote.
   const int last = count - 1;
-  ORCD_ASSIGN_OR_RETURN(const ActivationRecorder single, run.Record(last, 1));
+  ActivationRecorder single(ends, kMiddleTokens);
+  ORCD_RETURN_IF_ERROR(run.Show(last, 1, single));
   if (!single.first_bad().empty()) return Failed(single.first_bad());
   const Rows* const again = single.Find(TapPoint::kLogits, -1);
   const double nmse = again == nullptr ? INFINITY : Nmse(again->values, logits->row(last));

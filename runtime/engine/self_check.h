@@ -11,8 +11,11 @@
 namespace orcd {
 
 // Tokens that SelfCheck runs; fewer if the model's or the backend's context or the KV cache holds
-// fewer. Also the maximum for one call of the reference.
+// fewer.
 inline constexpr int kSelfCheckTokens = 8;
+// Most tokens for one call of the reference. A step in which SelfCheck chooses the experts has as
+// many, if the backend allows them and there are so many to send through all experts.
+inline constexpr int kSelfCheckReferenceTokens = 64;
 
 // Runs a fixed token sequence through the backend: first all at once, or in the fewest steps that
 // the backend allows, inspecting every activation; then, as in service, one token a step; then as a
@@ -22,6 +25,10 @@ inline constexpr int kSelfCheckTokens = 8;
 //   the same input (null: not compared). The first and the last layer are compared with all
 //   tokens, the layers between with two, so that the reference computes little more than a step of
 //   two tokens (0.09 s of a core with AVX-512 for 0.5B weights in Q4_K_M, 2026-11-25);
+// - the first or the last layer that has experts does so when the check chooses the experts
+//   (ActivationTap::Replace) and sends a token through each of them. For 128 experts, of which a
+//   token takes 8, that is one step of 16 tokens, and the reference reads the weights of two layers
+//   once. Otherwise the reference chooses experts by the backend's logits;
 // - the logits do not distinguish tokens;
 // - steps of one token, or the prompt step, draw tokens that disagree with the logits of the full
 //   run; or a step of one token gives other logits.

@@ -2,12 +2,14 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,6 +69,10 @@ class CorruptBackend : public Backend {
       corrupt(point, layer, rows, changed);
       to->OnActivation(point, layer, changed, rows, cols);
     }
+    bool Replace(TapPoint point, int layer, std::span<float> values, int64_t rows,
+                 int64_t cols) override {
+      return to->Replace(point, layer, values, rows, cols);
+    }
     Corruption corrupt;
     ActivationTap* to = nullptr;
   };
@@ -86,13 +92,16 @@ BackendOptions SmallOptions() {
 absl::Status CheckWith(
     Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {},
     const BackendOptions& options = SmallOptions(), const RandomModelOptions& like = {}) {
-  static const std::shared_ptr<const Model> usual = NanoModel();
-  const std::shared_ptr<const Model> model = like.layers ? NanoModel(like) : usual;
+  // Of each architecture.
+  static std::map<std::string, std::shared_ptr<const Model>> usual;
+  std::shared_ptr<const Model> model = usual[like.architecture];
+  if (model == nullptr || like.layers) model = NanoModel(like);
+  if (!like.layers) usual[like.architecture] = model;
   NullLoadObserver observer;
   auto cpu = CreateCpuBackend(model, options, observer);
   if (!cpu.ok()) return cpu.status();
-  auto reference = CreateCpuReference(model, model->spec().context_length, kSelfCheckTokens,
-                                      /*threads=*/1);
+  auto reference = CreateCpuReference(model, model->spec().context_length,
+                                      kSelfCheckReferenceTokens, /*threads=*/1);
   if (!reference.ok()) return reference.status();
   CorruptBackend backend(*std::move(cpu), std::move(corrupt), std::move(corrupt_sample));
   return SelfCheck(*model, backend, reference->get(), observer);
@@ -213,6 +222,205 @@ TEST(SelfCheckTest, FitsAnyLimits) {
       }
     }
   }
+}
+
+RandomModelOptions WithExperts(const std::string& architecture) {
+  return {.architecture = architecture};
+}
+
+// Scales what some rows of a layer's experts give: those whose tokens took `expert`.
+class BrokenExpert {
+ public:
+  BrokenExpert(int layer, int expert, int count, float factor)
+      : layer_(layer), expert_(expert), count_(count), factor_(factor) {}
+
+  void operator()(TapPoint point, int layer, int64_t rows, std::vector<float>& values) {
+    if (layer != layer_) return;
+    if (point == TapPoint::kExpertWeights) weights_ = values;
+    if (point != TapPoint::kExperts) return;
+    const size_t hidden = values.size() / rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      if (weights_[row * count_ + expert_] == 0) continue;
+      for (size_t i = 0; i < hidden; ++i) values[row * hidden + i] *= factor_;
+    }
+  }
+
+ private:
+  const int layer_;
+  const int expert_;
+  const int count_;
+  const float factor_;
+  std::vector<float> weights_;
+};
+
+TEST(SelfCheckTest, PassesExpertsThatCompute) {
+  for (const char* architecture : {"qwen2moe", "qwen3moe", "granitemoe", "glm4moe", "gpt-oss"}) {
+    EXPECT_EQ(CheckWith([](auto...) {}, [](SampledToken&, size_t) {}, SmallOptions(),
+                        WithExperts(architecture)),
+              absl::OkStatus())
+        << architecture;
+  }
+}
+
+BackendOptions ContextOfOne() {
+  BackendOptions options = SmallOptions();
+  options.max_context = 1;
+  return options;
+}
+
+// The one token takes few of them unless the check sends it through others.
+TEST(SelfCheckTest, FindsEachBrokenExpertOfTheFirstAndTheLastLayer) {
+  for (const char* architecture : {"qwen3moe", "glm4moe"}) {
+    const ModelSpec spec = NanoModel(WithExperts(architecture))->spec();
+    const int last = spec.num_layers() - 1;
+    const int first = spec.layers[0].experts.count > 0 ? 0 : 1;
+    const int count = spec.layers[last].experts.count;
+    ASSERT_GT(count, spec.layers[last].experts.used);
+    ASSERT_EQ(spec.layers[first].experts.count, count);
+    for (const int layer : {first, last}) {
+      for (int expert = 0; expert < count; ++expert) {
+        const absl::Status status = CheckWith(
+            BrokenExpert(layer, expert, count, 1.05f), [](SampledToken&, size_t) {}, ContextOfOne(),
+            WithExperts(architecture));
+        EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED")
+            << architecture << ", layer " << layer << ", expert " << expert;
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr(absl::StrCat("layer ", layer,
+                                           ", operation 'experts' differs from the reference's")));
+      }
+    }
+  }
+}
+
+// Without a reference as well.
+TEST(SelfCheckTest, FindsAnExpertThatGivesNan) {
+  const auto model = NanoModel(WithExperts("qwen3moe"));
+  const ExpertsSpec& experts = model->spec().layers[0].experts;
+  const int count = experts.count;
+  int named = 0;
+  for (int expert = 0; expert < count; ++expert) {
+    NullLoadObserver observer;
+    auto cpu = CreateCpuBackend(model, ContextOfOne(), observer);
+    ASSERT_TRUE(cpu.ok()) << cpu.status();
+    CorruptBackend backend(*std::move(cpu),
+                           BrokenExpert(0, expert, count, std::numeric_limits<float>::quiet_NaN()),
+                           [](SampledToken&, size_t) {});
+    const absl::Status status = SelfCheck(*model, backend, nullptr, observer);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("layer 0, operation 'experts' gave nan"));
+    const bool by_force = absl::StrContains(status.message(), "when it is sent through experts");
+    named += by_force ? 1 : 0;
+  }
+  EXPECT_EQ(named, count - experts.used);
+}
+
+TEST(SelfCheckTest, ExpertsFitAnyLimits) {
+  const int count = NanoModel(WithExperts("qwen3moe"))->spec().layers[0].experts.count;
+  for (const int step_tokens : {1, 3, 128}) {
+    for (const int context : {1, 5, 0}) {
+      BackendOptions options = SmallOptions();
+      options.max_seqs = 1;
+      options.max_step_tokens = step_tokens;
+      options.max_context = context;
+      const auto check = [&](Corruption corrupt) {
+        return CheckWith(
+            std::move(corrupt), [](SampledToken&, size_t) {}, options, WithExperts("qwen3moe"));
+      };
+      const std::string limits = absl::StrCat(step_tokens, " tokens a step, context ", context);
+      EXPECT_EQ(check([](auto...) {}), absl::OkStatus()) << limits;
+      EXPECT_EQ(GetErrorDetails(check(BrokenExpert(0, count - 1, count, 1.05f))).reason,
+                "SELF_CHECK_FAILED")
+          << limits;
+    }
+  }
+}
+
+// A tap that makes all experts nearly equal before another tap is asked.
+class NearTies : public ActivationTap {
+ public:
+  // The experts from `first` on are ahead of the others, by less than a backend may round.
+  NearTies(ActivationTap& to, int first) : to_(to), first_(first) {}
+
+  void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
+                    int64_t cols) override {
+    to_.OnActivation(point, layer, values, rows, cols);
+  }
+  bool Replace(TapPoint point, int layer, std::span<float> values, int64_t rows,
+               int64_t cols) override {
+    for (int64_t i = 0; i < rows * cols; ++i) values[i] = i % cols >= first_ ? 1.00001f : 1.0f;
+    to_.Replace(point, layer, values, rows, cols);
+    return true;
+  }
+
+ private:
+  ActivationTap& to_;
+  const int first_;
+};
+
+class NearTiesBackend : public Backend {
+ public:
+  explicit NearTiesBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  const BackendInfo& info() const override { return backend_->info(); }
+  absl::Status Launch(const StepBatch& batch) override {
+    // Draws have to follow from the same ties.
+    struct : ActivationTap {
+      void OnActivation(TapPoint, int, std::span<const float>, int64_t, int64_t) override {}
+    } nothing;
+    NearTies ties(batch.tap == nullptr ? nothing : *batch.tap, 4);
+    StepBatch tapped = batch;
+    tapped.tap = &ties;
+    return backend_->Launch(tapped);
+  }
+  absl::Status GiveMasks(std::span<const TokenMask> masks) override {
+    return backend_->GiveMasks(masks);
+  }
+  absl::StatusOr<StepResult> Wait() override { return backend_->Wait(); }
+
+ private:
+  const std::unique_ptr<Backend> backend_;
+};
+
+class NearTiesReference : public LayerReference {
+ public:
+  explicit NearTiesReference(LayerReference& reference) : reference_(reference) {}
+  void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
+                ActivationTap& tap) override {
+    NearTies ties(tap, 0);
+    reference_.RunLayer(tokens, layer, input, ties);
+  }
+  void RunHead(std::span<const float> input, ActivationTap& tap) override {
+    reference_.RunHead(input, tap);
+  }
+
+ private:
+  LayerReference& reference_;
+};
+
+// The reference would choose the first experts, the backend others: rounding may do that.
+TEST(SelfCheckTest, TheReferenceTakesTheExpertsThatTheBackendTook) {
+  const auto model = NanoModel(WithExperts("qwen3moe"));
+  ASSERT_GE(model->spec().layers[0].experts.count, 4 + model->spec().layers[0].experts.used);
+  NullLoadObserver observer;
+  auto cpu = CreateCpuBackend(model, SmallOptions(), observer);
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  auto reference = CreateCpuReference(model, model->spec().context_length,
+                                      kSelfCheckReferenceTokens, /*threads=*/1);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  NearTiesBackend backend(*std::move(cpu));
+  NearTiesReference ties(**reference);
+  EXPECT_EQ(SelfCheck(*model, backend, &ties, observer), absl::OkStatus());
+}
+
+// A backend that does not let its experts be chosen cannot be checked.
+TEST(SelfCheckTest, RefusesABackendWhoseExpertsCannotBeChosen) {
+  const absl::Status status = CheckWith(
+      [](TapPoint point, int layer, int64_t, std::vector<float>& values) {
+        if (point != TapPoint::kRouter || layer != 1 || values[0] != 1.0f) return;
+        // Logits of its own, in place of those that were asked for.
+        for (float& value : values) value = 0.3f;
+      },
+      [](SampledToken&, size_t) {}, SmallOptions(), WithExperts("qwen3moe"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("layer 1, operation 'router' differs from the reference's"));
 }
 
 TEST(SelfCheckTest, RefusesDrawsThatTheLogitsDoNotSay) {
