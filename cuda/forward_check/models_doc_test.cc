@@ -113,17 +113,22 @@ std::string Answer(const absl::Status& status) {
   return status.ok() ? "yes" : absl::StrCat("no: ", Cell(std::string(status.message())));
 }
 
+// Files of some architectures have experts or have none.
 TEST(ModelsDocTest, Architectures) {
   std::string table =
       "| architecture | models | CPU | GPU | compared with |\n|---|---|---|---|---|\n";
   for (const Architecture* row : AllArchitectures()) {
     const std::string name(row->name);
     ASSERT_NE(FindModelShape(name, "nano"), nullptr) << "no random model of " << name << " is made";
-    const auto model = MakeModel({.architecture = name, .type = "F16", .threads = 1});
-    ASSERT_NE(model, nullptr) << name;
-    absl::StrAppend(&table, "| `", name, "` | ", std::string(row->models), " | ",
-                    Answer(AskCpu(model)), " | ", Answer(AskGpu(*model)), " | ",
-                    std::string(row->status), " |\n");
+    for (const std::string size : {"nano", "nano-moe"}) {
+      if (FindModelShape(name, size) == nullptr) continue;
+      const auto model =
+          MakeModel({.architecture = name, .size = size, .type = "F16", .threads = 1});
+      ASSERT_NE(model, nullptr) << name << " " << size;
+      absl::StrAppend(&table, "| `", name, size == "nano" ? "` | " : "` with experts | ",
+                      std::string(row->models), " | ", Answer(AskCpu(model)), " | ",
+                      Answer(AskGpu(*model)), " | ", std::string(row->status), " |\n");
+    }
   }
   CheckTable("architectures", table);
 }
@@ -152,10 +157,11 @@ struct RefusedFile {
 
 TEST(ModelsDocTest, Refused) {
   const std::vector<RefusedFile> files = {
-      {"another architecture", [](TestModel& m) { m.keys["general.architecture"] = "qwen3moe"; }},
+      {"another architecture", [](TestModel& m) { m.keys["general.architecture"] = "deepseek2"; }},
       {"a vision projector (mmproj)",
        [](TestModel& m) { m.keys["general.architecture"] = "clip"; }},
-      {"experts", [](TestModel& m) { m.keys["qwen2.expert_count"] = uint32_t{8}; }},
+      {"experts of an architecture that has none",
+       [](TestModel& m) { m.keys["qwen2.expert_count"] = uint32_t{8}; }},
       {"a model of embeddings", [](TestModel& m) { m.keys["qwen2.attention.causal"] = false; }},
       {"layers that predict further tokens",
        [](TestModel& m) { m.keys["qwen2.nextn_predict_layers"] = uint32_t{1}; }},

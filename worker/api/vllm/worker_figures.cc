@@ -25,13 +25,25 @@ struct ModelClass {
   std::string_view name;
 };
 constexpr ModelClass kModelClasses[] = {
-    {"cohere2", "Cohere2ForCausalLM"},     {"gemma2", "Gemma2ForCausalLM"},
-    {"gemma3", "Gemma3ForCausalLM"},       {"glm4", "Glm4ForCausalLM"},
-    {"granite", "GraniteForCausalLM"},     {"llama", "LlamaForCausalLM"},
-    {"mistral3", "Ministral3ForCausalLM"}, {"olmo2", "Olmo2ForCausalLM"},
-    {"phi3", "Phi3ForCausalLM"},           {"qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "Qwen3ForCausalLM"},         {"qwen3vl", "Qwen3VLForConditionalGeneration"},
-    {"seed_oss", "SeedOssForCausalLM"},    {"smollm3", "SmolLM3ForCausalLM"},
+    {"cohere2", "Cohere2ForCausalLM"},
+    {"gemma2", "Gemma2ForCausalLM"},
+    {"gemma3", "Gemma3ForCausalLM"},
+    {"glm4", "Glm4ForCausalLM"},
+    {"granite", "GraniteForCausalLM"},
+    {"llama", "LlamaForCausalLM"},
+    {"mistral3", "Ministral3ForCausalLM"},
+    {"olmo2", "Olmo2ForCausalLM"},
+    {"phi3", "Phi3ForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"qwen3vl", "Qwen3VLForConditionalGeneration"},
+    {"seed_oss", "SeedOssForCausalLM"},
+    {"smollm3", "SmolLM3ForCausalLM"},
+    {"glm4moe", "Glm4MoeForCausalLM"},
+    {"gpt-oss", "GptOssForCausalLM"},
+    {"qwen2moe", "Qwen2MoeForCausalLM"},
+    {"qwen3moe", "Qwen3MoeForCausalLM"},
+    {"granitemoe", "GraniteMoeForCausalLM"},
 };
 
 }  // namespace
