@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "runtime/constraint/after_token.h"
 #include "runtime/constraint/compiled_rules.h"
 #include "runtime/constraint/constraint_errors.h"
+#include "runtime/constraint/rule_error.h"
 #include "runtime/constraint/rule_text.h"
 #include "runtime/constraint/spec_key.h"
 #include "runtime/sampling/token_mask.h"
@@ -78,6 +80,12 @@ void Count(const absl::Status& refusal, ConstraintStats& stats) {
 // Time for which the end of the pool waits for compilations.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
+absl::Status NoThreads() {
+  return ConstraintLimitReached("constraints:threads",
+                                "the threads that compile constraints are all busy with some that "
+                                "do not end; try again later or on another worker");
+}
+
 int ThreadsFor(const ConstraintLimits& limits) {
   if (limits.threads > 0) return limits.threads;
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
@@ -100,36 +108,85 @@ struct CompilePool::Job {
 };
 
 struct CompilePool::Shared {
-  Shared(const ConstraintLimits& the_limits, std::shared_ptr<ConstraintObserver> the_observer,
-         CompileRule the_compile)
-      : limits(the_limits),
-        observer(std::move(the_observer)),
-        compile(std::move(the_compile)),
-        ended(ThreadsFor(limits)),
-        cache(limits.cache_bytes) {}
-
-  const ConstraintLimits limits;
-  const std::shared_ptr<ConstraintObserver> observer;
-  const CompileRule compile;
+  using Callbacks = std::map<const void*, std::function<void()>>;
 
   // A job that nobody waits for any longer is gone.
   struct Waiting {
     std::string key;
     std::weak_ptr<Job> job;
   };
+  // A thread that compiles.
+  struct Worker {
+    std::thread thread;
+    // Null while it waits for one.
+    std::shared_ptr<Job> job;
+    std::string key;
+    std::string field;
+    absl::Time begun;
+    bool is_given_up = false;
+    bool has_ended = false;
+  };
+  // What is left to do without the lock.
+  struct Rest {
+    Callbacks callbacks;
+    std::vector<CompiledOutcome> dropped;
+    std::vector<std::shared_ptr<Job>> jobs;
+
+    void Do() {
+      for (const auto& [pending, callback] : callbacks) callback();
+      *this = {};
+    }
+  };
+
+  Shared(const ConstraintLimits& the_limits, std::shared_ptr<ConstraintObserver> the_observer,
+         CompileRule the_compile)
+      : limits(the_limits),
+        observer(std::move(the_observer)),
+        compile(std::move(the_compile)),
+        cache(limits.cache_bytes) {}
+
+  const ConstraintLimits limits;
+  const std::shared_ptr<ConstraintObserver> observer;
+  const CompileRule compile;
+  const int threads = ThreadsFor(limits);
 
   mutable std::mutex mutex;
+  // Of `waiting`, `stopping`, and of workers that end.
   std::condition_variable changed;
+  // Of workers that begin, if the watcher does not look by itself.
+  std::condition_variable begun;
   bool stopping = false;
-  // By thread: true if it has ended.
-  std::vector<bool> ended;
+  bool watcher_sleeps = false;
+  // A worker that has ended is removed by the watcher or by the end of the pool.
+  std::list<Worker> workers;
   std::deque<Waiting> waiting;
   absl::flat_hash_map<std::string, std::weak_ptr<Job>> unfinished;
   CompiledRules cache;
   ConstraintStats stats;
   const std::shared_ptr<std::atomic<int>> live = std::make_shared<std::atomic<int>>(0);
 
+  // A worker's thread.
+  static void Run(const std::shared_ptr<Shared>& shared, Worker& worker);
+  // The thread that gives up.
+  static void Watch(const std::shared_ptr<Shared>& shared);
+  // Requires `mutex`.
+  static void StartWorker(const std::shared_ptr<Shared>& shared) {
+    Worker& worker = shared->workers.emplace_back();
+    worker.thread = std::thread([shared, &worker] { Run(shared, worker); });
+  }
+
+  CompiledOutcome Compile(const ConstraintSpec& spec) const;
+
   // The rest requires `mutex`.
+
+  // Workers that compile what waits.
+  int CountWorking() const {
+    return static_cast<int>(std::ranges::count_if(
+        workers, [](const Worker& worker) { return !worker.has_ended && !worker.is_given_up; }));
+  }
+  int CountAlive() const {
+    return static_cast<int>(std::ranges::count(workers, false, &Worker::has_ended));
+  }
   void ForgetIfGone(const std::string& key) {
     const auto place = unfinished.find(key);
     if (place != unfinished.end() && place->second.expired()) unfinished.erase(place);
@@ -141,12 +198,35 @@ struct CompilePool::Shared {
       return true;
     });
   }
-  // Returns what the caller calls without the lock.
-  static std::map<const void*, std::function<void()>> Finish(Job& job, CompiledOutcome outcome) {
+  static void Finish(Job& job, CompiledOutcome outcome, Rest& rest) {
     job.outcome = std::move(outcome);
     job.is_ready.store(true, std::memory_order_release);
-    return std::exchange(job.callbacks, {});
+    rest.callbacks.merge(job.callbacks);
+    job.callbacks.clear();
   }
+  // Finishes a job that was being compiled and keeps its outcome. What others will be given back is
+  // no property of the rule.
+  void FinishCompiled(const std::string& key, Job& job, CompiledOutcome outcome, Rest& rest) {
+    if (!outcome.status.ok()) {
+      for (int i = 0; i < job.requests; ++i) Count(outcome.status, stats);
+    }
+    if (!absl::IsResourceExhausted(outcome.status)) rest.dropped = cache.Add(key, outcome);
+    unfinished.erase(key);
+    Finish(job, std::move(outcome), rest);
+  }
+  // Ends the jobs that wait.
+  void RefuseWaiting(const absl::Status& status, Rest& rest) {
+    for (const Waiting& entry : waiting) {
+      const std::shared_ptr<Job> job = entry.job.lock();
+      if (job == nullptr) continue;
+      for (int i = 0; i < job->requests; ++i) Count(status, stats);
+      Finish(*job, {.status = status, .rule = nullptr}, rest);
+      rest.jobs.push_back(job);
+    }
+    for (const Waiting& entry : waiting) unfinished.erase(entry.key);
+    waiting.clear();
+  }
+  void GiveUp(Worker& worker, Rest& rest);
 };
 
 namespace {
@@ -213,50 +293,47 @@ CompilePool::CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& lim
       before_start_(std::make_shared<const std::vector<uint32_t>>(
           AllBut(tokenizer.eog_ids(), tokenizer.vocab_size()))),
       shared_(std::make_shared<Shared>(limits, std::move(observer), std::move(compile))) {
-  threads_.reserve(shared_->ended.size());
-  for (size_t i = 0; i < shared_->ended.size(); ++i) {
-    threads_.emplace_back([shared = shared_, i] { Run(shared, i); });
+  {
+    std::lock_guard lock(shared_->mutex);
+    for (int i = 0; i < shared_->threads; ++i) Shared::StartWorker(shared_);
   }
+  watcher_ = std::thread([shared = shared_] { Shared::Watch(shared); });
 }
 
 CompilePool::~CompilePool() {
   {
-    std::unique_lock lock(shared_->mutex);
+    std::lock_guard lock(shared_->mutex);
     shared_->stopping = true;
     shared_->changed.notify_all();
-    const auto all_ended = [&] {
-      return std::ranges::find(shared_->ended, false) == shared_->ended.end();
-    };
-    shared_->changed.wait_for(lock, absl::ToChronoMilliseconds(kPatience), all_ended);
-    for (size_t i = 0; i < threads_.size(); ++i) {
+    shared_->begun.notify_all();
+  }
+  // From here on nobody else starts or removes workers.
+  watcher_.join();
+  {
+    std::unique_lock lock(shared_->mutex);
+    shared_->changed.wait_for(lock, absl::ToChronoMilliseconds(kPatience),
+                              [&] { return shared_->CountAlive() == 0; });
+    for (Shared::Worker& worker : shared_->workers) {
       // It only says so under the lock, and does nothing after that.
-      if (!shared_->ended[i]) threads_[i].detach();
+      if (!worker.has_ended) worker.thread.detach();
     }
   }
-  for (std::thread& thread : threads_) {
-    if (thread.joinable()) thread.join();
+  for (Shared::Worker& worker : shared_->workers) {
+    if (worker.thread.joinable()) worker.thread.join();
   }
 
-  std::vector<std::shared_ptr<Job>> jobs;
-  std::map<const void*, std::function<void()>> callbacks;
-  std::vector<CompiledOutcome> dropped;
+  Shared::Rest rest;
+  std::vector<CompiledOutcome> kept;
   {
     std::lock_guard lock(shared_->mutex);
-    for (const Shared::Waiting& entry : shared_->waiting) {
-      jobs.push_back(entry.job.lock());
-      if (jobs.back() == nullptr) continue;
-      callbacks.merge(Shared::Finish(
-          *jobs.back(),
-          {.status = MakeError(absl::StatusCode::kCancelled,
-                               "the model was unloaded before the constraint was compiled",
-                               {.reason = "MODEL_UNLOADED"}),
-           .rule = nullptr}));
-    }
-    shared_->waiting.clear();
+    shared_->RefuseWaiting(MakeError(absl::StatusCode::kCancelled,
+                                     "the model was unloaded before the constraint was compiled",
+                                     {.reason = "MODEL_UNLOADED"}),
+                           rest);
     shared_->unfinished.clear();
-    dropped = shared_->cache.Clear();
+    kept = shared_->cache.Clear();
   }
-  for (const auto& [pending, callback] : callbacks) callback();
+  rest.Do();
 }
 
 absl::Status CompilePool::CheckStart(const ConstraintSpec& spec) const {
@@ -306,12 +383,14 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
       std::lock_guard lock(shared_->mutex);
       if (const CompiledOutcome* known = key.empty() ? nullptr : shared_->cache.Find(key)) {
         ++shared_->stats.cache_hits;
-        if (!known->status.ok()) {
-          Count(known->status, shared_->stats);
-          return known->status;
+        const absl::Status refusal = known->status.ok() ? known->rule->refusal() : known->status;
+        if (!refusal.ok()) {
+          Count(refusal, shared_->stats);
+          return refusal;
         }
         auto job = std::make_shared<Job>(ConstraintSpec());
-        Shared::Finish(*job, *known);
+        Shared::Rest nothing;
+        Shared::Finish(*job, *known, nothing);
         return pending(std::move(job));
       }
       if (const auto place = shared_->unfinished.find(key); place != shared_->unfinished.end()) {
@@ -330,6 +409,11 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
               absl::StrCat(shared_->limits.max_waiting,
                            " constraints wait to be compiled; try again later or on another "
                            "worker"));
+          Count(status, shared_->stats);
+          return status;
+        }
+        if (shared_->CountWorking() == 0) {
+          absl::Status status = NoThreads();
           Count(status, shared_->stats);
           return status;
         }
@@ -356,59 +440,124 @@ ConstraintStats CompilePool::stats() const {
   return stats;
 }
 
-void CompilePool::Run(const std::shared_ptr<Shared>& shared, size_t thread) {
+CompiledOutcome CompilePool::Shared::Compile(const ConstraintSpec& spec) const {
+  const absl::Time begin = SteadyNow();
+  const absl::Duration used = ThreadTime();
+  auto rule = compile(spec);
+  absl::Duration took = ThreadTime() - used;
+  if (rule.ok()) took += (*rule)->time_elsewhere();
+  if (observer != nullptr) observer->OnCompiled(SteadyNow() - begin);
+  if (rule.ok() && took > limits.compile_time) {
+    rule = RuleTooLarge(spec.field,
+                        absl::StrCat("took ", absl::FormatDuration(took), " to compile, of the ",
+                                     absl::FormatDuration(limits.compile_time),
+                                     " that a constraint may take; simplify it"));
+  }
+  CompiledOutcome outcome = {.status = rule.status(), .rule = nullptr};
+  if (rule.ok()) outcome.rule = *std::move(rule);
+  return outcome;
+}
+
+void CompilePool::Shared::Run(const std::shared_ptr<Shared>& shared, Worker& worker) {
   for (;;) {
-    std::string key;
     std::shared_ptr<Job> job;
+    ConstraintSpec spec;
     {
       std::unique_lock lock(shared->mutex);
       shared->changed.wait(lock, [&] { return shared->stopping || !shared->waiting.empty(); });
       if (shared->stopping) {
-        shared->ended[thread] = true;
+        worker.has_ended = true;
         shared->changed.notify_all();
         return;
       }
-      Shared::Waiting next = std::move(shared->waiting.front());
+      Waiting next = std::move(shared->waiting.front());
       shared->waiting.pop_front();
       job = next.job.lock();
       if (job == nullptr) {
         shared->ForgetIfGone(next.key);
         continue;
       }
-      key = std::move(next.key);
+      spec = std::move(job->spec);
+      worker.job = job;
+      worker.key = std::move(next.key);
+      worker.field = spec.field;
+      worker.begun = SteadyNow();
+      if (std::exchange(shared->watcher_sleeps, false)) shared->begun.notify_one();
     }
 
-    const ConstraintSpec spec = std::move(job->spec);
-    const absl::Time begin = SteadyNow();
-    const absl::Duration used = ThreadTime();
-    auto rule = shared->compile(spec);
-    absl::Duration took = ThreadTime() - used;
-    if (rule.ok()) took += (*rule)->time_elsewhere();
-    if (shared->observer != nullptr) shared->observer->OnCompiled(SteadyNow() - begin);
-    if (rule.ok() && took > shared->limits.compile_time) {
-      rule = MakeError(
-          absl::StatusCode::kInvalidArgument,
-          absl::StrCat(spec.field, " took ", absl::FormatDuration(took), " to compile, of the ",
-                       absl::FormatDuration(shared->limits.compile_time),
-                       " that a constraint may take; simplify it"),
-          {.reason = "CONSTRAINT_TOO_LARGE", .field = spec.field});
-    }
-    CompiledOutcome outcome = {.status = rule.status(), .rule = nullptr};
-    if (rule.ok()) outcome.rule = *std::move(rule);
+    CompiledOutcome outcome = shared->Compile(spec);
 
-    std::map<const void*, std::function<void()>> callbacks;
-    std::vector<CompiledOutcome> dropped;
+    Rest rest;
+    bool ends = false;
     {
       std::lock_guard lock(shared->mutex);
       ++shared->stats.compiled;
-      if (!outcome.status.ok()) {
-        for (int i = 0; i < job->requests; ++i) Count(outcome.status, shared->stats);
+      worker.job = nullptr;
+      if (worker.is_given_up) {
+        // Its place may be taken.
+        ends = shared->CountWorking() >= shared->threads;
+        worker.is_given_up = false;
+        worker.has_ended = ends;
+        if (ends) shared->changed.notify_all();
+      } else {
+        shared->FinishCompiled(worker.key, *job, std::move(outcome), rest);
       }
-      dropped = shared->cache.Add(key, outcome);
-      shared->unfinished.erase(key);
-      callbacks = Shared::Finish(*job, std::move(outcome));
     }
-    for (const auto& [pending, callback] : callbacks) callback();
+    rest.Do();
+    if (ends) return;
+  }
+}
+
+void CompilePool::Shared::GiveUp(Worker& worker, Rest& rest) {
+  const std::shared_ptr<Job> job = worker.job;
+  worker.is_given_up = true;
+  const absl::Duration patience = limits.compile_time * kGiveUpAfter;
+  FinishCompiled(worker.key, *job,
+                 {.status = RuleTooLarge(
+                      worker.field, absl::StrCat("did not compile in ",
+                                                 absl::FormatDuration(patience), "; simplify it")),
+                  .rule = nullptr},
+                 rest);
+  rest.jobs.push_back(job);
+}
+
+void CompilePool::Shared::Watch(const std::shared_ptr<Shared>& shared) {
+  const absl::Duration patience = shared->limits.compile_time * kGiveUpAfter;
+  std::unique_lock lock(shared->mutex);
+  while (!shared->stopping) {
+    Rest rest;
+    const absl::Time now = SteadyNow();
+    absl::Time next = absl::InfiniteFuture();
+    for (auto worker = shared->workers.begin(); worker != shared->workers.end();) {
+      if (worker->has_ended) {
+        worker->thread.join();
+        worker = shared->workers.erase(worker);
+        continue;
+      }
+      if (worker->job != nullptr && !worker->is_given_up) {
+        if (now < worker->begun + patience) {
+          next = std::min(next, worker->begun + patience);
+        } else {
+          shared->GiveUp(*worker, rest);
+          if (shared->CountAlive() < shared->threads + kMostReplaced) StartWorker(shared);
+          if (shared->CountWorking() == 0) shared->RefuseWaiting(NoThreads(), rest);
+        }
+      }
+      ++worker;
+    }
+    if (!rest.jobs.empty()) {
+      lock.unlock();
+      rest.Do();
+      lock.lock();
+      continue;
+    }
+    if (next == absl::InfiniteFuture()) {
+      shared->watcher_sleeps = true;
+      shared->begun.wait(lock, [&] { return shared->stopping || !shared->watcher_sleeps; });
+    } else {
+      shared->begun.wait_for(lock, absl::ToChronoMilliseconds(next - now + absl::Milliseconds(1)),
+                             [&] { return shared->stopping; });
+    }
   }
 }
 

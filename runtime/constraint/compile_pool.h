@@ -19,6 +19,11 @@ namespace orcd {
 
 // A ConstraintCompiler but for the compilation: limits, the queue, the cache, rules that begin
 // after a token. Identical rules are compiled once, also while they wait.
+//
+// A compilation that does not end is given up: its requests are refused, the rule is remembered as
+// refused, and another thread takes the place of its thread, kMostReplaced times at most. A thread
+// that ends its compilation after all leaves that number as it was before. If no thread is left,
+// all that needs one is refused: kResourceExhausted CONSTRAINT_LIMIT, subject constraints:threads.
 class CompilePool final : public ConstraintCompiler {
  public:
   // Compiles a rule that CheckRule accepts; its start after a token is not its matter. Called by
@@ -30,13 +35,19 @@ class CompilePool final : public ConstraintCompiler {
   // still run when the pool is gone. `observer` may be null.
   CompilePool(const Tokenizer& tokenizer, const ConstraintLimits& limits,
               std::shared_ptr<ConstraintObserver> observer, CompileRule compile);
-  // Waits a moment for compilations that have begun, which cannot be stopped. Those that wait end
-  // with kCancelled MODEL_UNLOADED.
+  // Waits a moment for compilations that have begun. Those that wait end with kCancelled
+  // MODEL_UNLOADED.
   ~CompilePool() override;
 
   absl::StatusOr<std::shared_ptr<PendingConstraint>> Compile(const ConstraintSpec& spec,
                                                              int samples) override;
   ConstraintStats stats() const override;
+
+  // Threads that may replace others at once.
+  static constexpr int kMostReplaced = 3;
+  // A compilation is given up after so many times limits.compile_time, of real time: other work on
+  // the machine makes it longer than its processor time.
+  static constexpr int kGiveUpAfter = 5;
 
   // A rule that waits or is being compiled, and what its pending constraints share with the pool.
   struct Job;
@@ -44,14 +55,13 @@ class CompilePool final : public ConstraintCompiler {
 
  private:
   absl::Status CheckStart(const ConstraintSpec& spec) const;
-  // A thread of the pool, number `thread`.
-  static void Run(const std::shared_ptr<Shared>& shared, size_t thread);
 
   const Tokenizer& tokenizer_;
   // A mask of all tokens but the end ids.
   const std::shared_ptr<const std::vector<uint32_t>> before_start_;
   const std::shared_ptr<Shared> shared_;
-  std::vector<std::thread> threads_;
+  // Gives up compilations, and starts the threads that replace theirs.
+  std::thread watcher_;
 };
 
 }  // namespace orcd

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/sampling/constraint.h"
 
@@ -15,10 +16,12 @@ class CompiledRule {
  public:
   virtual ~CompiledRule() = default;
 
-  // Estimated memory that it holds.
+  // Memory that it holds.
   virtual size_t bytes() const = 0;
   // Processor time that its compilation took on other threads than the one that asked for it.
   virtual absl::Duration time_elsewhere() const { return absl::ZeroDuration(); }
+  // An error once the rule has failed in use too often: it is refused from then on.
+  virtual absl::Status refusal() const { return absl::OkStatus(); }
   // A constraint in its initial state, which begins with the first token. It holds this rule, and
   // `held` for as long as it lives.
   virtual std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const = 0;

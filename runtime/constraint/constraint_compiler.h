@@ -28,12 +28,18 @@ struct ConstraintLimits {
   int threads = 0;
   // Rules that may wait for a thread.
   int max_waiting = 256;
-  // Processor time that the compilation of one rule may take. It cannot be stopped: what the
-  // library would take long for is refused before, and what took longer is refused and remembered
-  // as refused.
+  // Processor time that the compilation of one rule may take. What takes longer is refused, and
+  // remembered as refused. A compilation that does not end in five times that time is given up:
+  // another thread takes the place of its thread.
   absl::Duration compile_time = absl::Seconds(2);
-  // Estimated memory of compiled rules that are kept for later requests.
+  // Memory of compiled rules that are kept for later requests.
   size_t cache_bytes = 64 << 20;
+  // Memory of one rule, and of the state of one sequence that keeps a rule. The library counts each
+  // allocation.
+  size_t rule_bytes = 32 << 20;
+  size_t sequence_bytes = 64 << 20;
+  // Memory that the library may hold in the process: vocabularies, rules and states.
+  size_t held_bytes = 512 << 20;
   // Constrained sequences that may be live at once.
   int max_live = 1024;
 };
@@ -70,8 +76,8 @@ class ConstraintCompiler {
   static bool IsBuilt();
 
   // Prepares the vocabulary, which takes a second. `tokenizer` must outlive what Compile returns.
-  // `observer` may be null. A compilation cannot be stopped and may still run when the compiler is
-  // gone: `owner`, the tokenizer's, is held until then.
+  // `observer` may be null. A compilation may still run when the compiler is gone: `owner`, the
+  // tokenizer's, is held until then.
   static absl::StatusOr<std::unique_ptr<ConstraintCompiler>> Create(
       const Tokenizer& tokenizer, const ConstraintLimits& limits,
       std::shared_ptr<ConstraintObserver> observer, std::shared_ptr<const void> owner = nullptr);

@@ -3,20 +3,19 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
 #include "runtime/constraint/constraint_errors.h"
+#include "runtime/constraint/library_error.h"
 
 namespace orcd {
 namespace {
 
-// A mask gives the matcher new fuel. Where tokens are accepted again after a resume, no masks are
+// A mask gives the state new fuel. Where tokens are accepted again after a resume, no masks are
 // asked for, and the fuel of one would have to last for all of them.
 constexpr int kMaxStepsWithoutMask = 32;
-// The library's text is cut to this in a message.
-constexpr size_t kMaxErrorBytes = 300;
 
 }  // namespace
 
@@ -28,7 +27,7 @@ LlgConstraint::LlgConstraint(std::shared_ptr<const LlgRule> rule, std::shared_pt
 
 TokenMask LlgConstraint::Mask(int) {
   if (!status_.ok()) return {};
-  if (matcher_ == nullptr) return rule_->first_mask();
+  if (state_ == nullptr) return rule_->first_mask();
   if (has_mask_) return {words_};
   if (const std::span<const int32_t> forced = Forced(); !forced.empty()) {
     const std::span<const uint32_t> first = rule_->first_mask().words;
@@ -56,7 +55,7 @@ void LlgConstraint::Accept(int32_t token) {
     has_end_ = true;
     return;
   }
-  if (matcher_ == nullptr) matcher_ = rule_->CloneMatcher();
+  if (state_ == nullptr && !MakeState()) return FailByLibrary();
   const std::span<const int32_t> forced = Forced();
   const bool follows = !forced.empty() && forced[0] == token;
   const bool run_goes_on = follows && forced.size() > 1;
@@ -80,12 +79,12 @@ void LlgConstraint::Rollback(int count) {
     runs_.back().left_at = Run::kNever;
   }
   if (tokens_.empty()) {
-    matcher_ = nullptr;
+    state_ = nullptr;
     return;
   }
-  if (llg_matcher_rollback(matcher_.get(), count) == 0) return;
+  if (state_->Rollback(static_cast<size_t>(count))) return;
   // The library cannot undo tokens of grammars that use `stop` or `max_tokens`.
-  matcher_ = rule_->CloneMatcher();
+  if (!MakeState()) return FailByLibrary();
   for (const int32_t token : tokens_) {
     if (!Step(token) || !Refuel()) return FailByLibrary();
   }
@@ -95,7 +94,7 @@ void LlgConstraint::Rollback(int count) {
 bool LlgConstraint::Ended() const {
   if (!status_.ok()) return false;
   if (has_end_) return true;
-  return matcher_ == nullptr ? rule_->allows_only_end() : llg_matcher_is_stopped(matcher_.get());
+  return state_ == nullptr ? rule_->allows_only_end() : state_->IsStopped();
 }
 
 std::span<const int32_t> LlgConstraint::Forced() {
@@ -107,31 +106,36 @@ std::span<const int32_t> LlgConstraint::Forced() {
 }
 
 bool LlgConstraint::MayEnd() const {
-  if (matcher_ == nullptr) {
+  if (state_ == nullptr) {
     const std::vector<int32_t>& ends = rule_->vocabulary().tokenizer().eog_ids();
     return !ends.empty() && rule_->first_mask().Allows(ends.front());
   }
-  return llg_matcher_is_stopped(matcher_.get()) || llg_matcher_is_accepting(matcher_.get());
+  return state_->MayEnd();
+}
+
+bool LlgConstraint::MakeState() {
+  state_ = rule_->NewState();
+  return !state_->HasFailed();
 }
 
 bool LlgConstraint::AddRun() {
-  if (llg_matcher_is_stopped(matcher_.get())) return true;
+  if (state_->IsStopped()) return true;
   std::vector<int32_t> tokens;
-  if (!ComputeLlgForced(rule_->vocabulary(), *matcher_, tokens)) return false;
+  if (!state_->ComputeForced(tokens)) return false;
   if (!tokens.empty()) runs_.push_back({.begin = tokens_.size(), .tokens = std::move(tokens)});
   return true;
 }
 
 bool LlgConstraint::Step(int32_t token) {
   ++steps_without_mask_;
-  return llg_matcher_consume_token(matcher_.get(), static_cast<uint32_t>(token)) == 0;
+  return state_->Accept(token);
 }
 
 bool LlgConstraint::Refuel() { return steps_without_mask_ < kMaxStepsWithoutMask || ComputeMask(); }
 
 bool LlgConstraint::ComputeMask() {
   const absl::Time begin = SteadyNow();
-  const bool made = ComputeLlgMask(rule_->vocabulary(), *matcher_, words_);
+  const bool made = state_->ComputeMask(words_);
   if (rule_->observer() != nullptr) rule_->observer()->OnMask(SteadyNow() - begin);
   steps_without_mask_ = 0;
   has_mask_ = made;
@@ -139,27 +143,16 @@ bool LlgConstraint::ComputeMask() {
 }
 
 void LlgConstraint::FailByLibrary() {
-  if (!llg_matcher_is_error(matcher_.get())) {
+  if (state_->HasFailed()) {
+    status_ = FailureOf(rule_->field(), tokens_.size(), state_->error());
+  } else {
     status_ = FailedRule(
         absl::StatusCode::kInternal,
         absl::StrCat("the rule of ", rule_->field(), " allows no token after ", tokens_.size()));
-    return;
   }
-  const std::string error(LlgErrorOf(*matcher_).substr(0, kMaxErrorBytes));
-  const std::string message = absl::StrCat("the rule of ", rule_->field(), " failed after ",
-                                           tokens_.size(), " tokens: ", error);
-  if (absl::StrContains(error, "satisfy the grammar")) {
-    status_ = BrokenRule(message);
-  } else if (error.starts_with("panic")) {
-    // Attributes of a client's grammar that cannot be applied together.
-    status_ = FailedRule(absl::StatusCode::kInvalidArgument,
-                         absl::StrCat(message, "; use fewer attributes of rules and terminals"));
-  } else if (absl::StrContains(error, "too") || absl::StrContains(error, "Too") ||
-             absl::StrContains(error, "max is")) {
-    status_ = FailedRule(absl::StatusCode::kResourceExhausted,
-                         absl::StrCat(message, "; a simpler rule takes less"));
-  } else {
-    status_ = FailedRule(absl::StatusCode::kInternal, message);
+  // Neither a wrong token nor the memory that other constraints hold is the rule's fault.
+  if (!absl::IsInvalidArgument(status_) && GetErrorDetails(status_).reason == "CONSTRAINT_FAILED") {
+    rule_->CountFailure();
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/constraint/llg_rule.h"
+#include "runtime/constraint/llg_state.h"
 #include "runtime/sampling/constraint.h"
 
 namespace orcd {
@@ -45,21 +46,24 @@ class LlgConstraint final : public Constraint {
   };
 
   bool MayEnd() const;
-  // Appends the run that begins now, if there is one; false if the matcher fails.
+  // The rest returns false if the state fails.
+  //
+  // Makes the state, which accepted no token yet.
+  bool MakeState();
+  // Appends the run that begins now, if there is one.
   bool AddRun();
-  // Steps the matcher; false if it refuses.
   bool Step(int32_t token);
-  // Computes a mask if the last one is long ago; false if the matcher fails.
+  // Computes a mask if the last one is long ago.
   bool Refuel();
-  // Sets `words_`; false if the matcher fails.
+  // Sets `words_`.
   bool ComputeMask();
   void FailByLibrary();
 
   const std::shared_ptr<const LlgRule> rule_;
   const std::shared_ptr<const void> held_;
   // Null before the first token: a request that waits, or whose rule begins later, needs none.
-  LlgMatcherPtr matcher_;
-  // The tokens that the matcher accepted: all but an end id.
+  std::unique_ptr<LlgState> state_;
+  // The tokens that the state accepted: all but an end id.
   std::vector<int32_t> tokens_;
   bool has_end_ = false;
   // By their begin, which differ.

@@ -20,10 +20,10 @@ absl::StatusOr<std::unique_ptr<ConstraintCompiler>> ConstraintCompiler::Create(
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const LlgVocabulary> vocabulary,
                         LlgVocabulary::Create(tokenizer));
   auto compile =
-      [vocabulary = std::move(vocabulary), owner = std::move(owner), observer](
+      [vocabulary = std::move(vocabulary), owner = std::move(owner), limits, observer](
           const ConstraintSpec& spec) -> absl::StatusOr<std::shared_ptr<const CompiledRule>> {
     ORCD_ASSIGN_OR_RETURN(const RuleText text, ToRuleText(spec, vocabulary->tokenizer()));
-    return LlgRule::Compile(vocabulary, spec, text, observer);
+    return LlgRule::Compile(vocabulary, spec, text, limits, observer);
   };
   return std::make_unique<CompilePool>(tokenizer, limits, std::move(observer), std::move(compile));
 }

@@ -82,10 +82,11 @@ class JsonVocabulary {
 };
 
 inline absl::StatusOr<std::shared_ptr<const LlgRule>> TryRule(
-    std::string type, std::string text, std::shared_ptr<ConstraintObserver> observer = nullptr) {
+    std::string type, std::string text, std::shared_ptr<ConstraintObserver> observer = nullptr,
+    const ConstraintLimits& limits = {}) {
   const ConstraintSpec spec = {.rule = RegexRule{text}, .start = {}, .field = "constraint.rule"};
   return LlgRule::Compile(JsonVocabulary::Get().llg, spec, {std::move(type), std::move(text)},
-                          std::move(observer));
+                          limits, std::move(observer));
 }
 
 // Null, and a failure, if it cannot be compiled.

@@ -19,6 +19,22 @@ namespace {
 constexpr char kNameMarker = '\xff';
 constexpr uint32_t kNoToken = std::numeric_limits<uint32_t>::max();
 
+// Sets of tokens. Where a rule allows a whole set, as in a string of JSON, a mask has its tokens at
+// once; the others are tried byte by byte. Most rules bound their strings: with three characters
+// left, the tokens of up to three are a set. A mask that tries every token takes 1.5 ms; with these
+// sets, at most half of them are tried.
+constexpr const char* kSets[] = {
+    R"([\x20\x0A\x0D\x09]+)",       R"([^"\\\x00-\x1F\x7F]{1,3})",
+    R"([^"\\\x00-\x1F\x7F]{1,5})",  R"([^"\\\x00-\x1F\x7F]{1,7})",
+    R"([^"\\\x00-\x1F\x7F]{1,10})", R"([^"\\\x00-\x1F\x7F]{1,30})",
+    R"([^"\\\x00-\x1F\x7F]+)",      nullptr,
+};
+
+// An output of JSON ends soonest if strings end where they can, and lists and objects then go on
+// once.
+constexpr std::string_view kShortWays[] = {"\"", ",", "}", "]", ":", "a", "1",
+                                           "0",  "-", "A", "{", "[", " "};
+
 std::string SpellingFor(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view text = tokenizer.TokenText(id);
   std::string name = std::string(1, kNameMarker).append(text);
@@ -39,7 +55,27 @@ size_t Tokenise(const void* canonical, const uint8_t* bytes, size_t size, uint32
   return all.size();
 }
 
+// The library makes its tables of the drafts of JSON Schema when it reads the first schema. A call
+// that was stopped meanwhile would leave them useless for ever.
+void ReadFirstSchema(const LlgTokenizer* tokens) {
+  LlgConstraintInit init = {};
+  llg_constraint_init_set_defaults(&init, tokens);
+  init.log_stderr_level = 0;
+  constexpr const char* kSchema =
+      R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",)"
+      R"("$defs":{"a":{"$id":"#b","type":"null"}}})";
+  llg_free_matcher(llg_new_matcher(&init, "json_schema", kSchema));
+}
+
 }  // namespace
+
+LlgVocabulary::LlgVocabulary(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), canonical_(tokenizer) {
+  for (const std::string_view text : kShortWays) {
+    const std::vector<int32_t> ids = canonical_.Encode(text);
+    if (ids.size() == 1) short_ways_.push_back(ids.front());
+  }
+}
 
 absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
     const Tokenizer& tokenizer) {
@@ -68,6 +104,7 @@ absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
   init.tokenize_assumes_string = true;
   init.tokenize_fn = Tokenise;
   init.tokenize_user_data = &vocabulary->canonical_;
+  init.slices = kSets;
   char error[300] = "";
   vocabulary->tokens_.reset(llg_new_tokenizer_v2(&init, error, sizeof(error)));
   if (vocabulary->tokens_ == nullptr) {
@@ -75,6 +112,7 @@ absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
                      absl::StrCat("the vocabulary cannot be used for constraints: ", error),
                      {.reason = "TOKENIZER_UNSUPPORTED"});
   }
+  ReadFirstSchema(vocabulary->get());
   return vocabulary;
 }
 

@@ -2,7 +2,10 @@
 #ifndef ORCD_RUNTIME_CONSTRAINT_LLG_VOCABULARY_H_
 #define ORCD_RUNTIME_CONSTRAINT_LLG_VOCABULARY_H_
 
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "llguidance.h"
@@ -16,16 +19,17 @@ namespace orcd {
 // tokens are never allowed.
 class LlgVocabulary {
  public:
-  // Takes a second and 70 MiB for 150,000 tokens. `tokenizer` must outlive the result. kInternal if
-  // the library refuses the vocabulary.
+  // Takes a second and 100 MiB for 150,000 tokens. `tokenizer` must outlive the result.
+  // kUnimplemented TOKENIZER_UNSUPPORTED if the library refuses the vocabulary.
   static absl::StatusOr<std::shared_ptr<const LlgVocabulary>> Create(const Tokenizer& tokenizer);
 
   const LlgTokenizer* get() const { return tokens_.get(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  // Tokens that lead to the end of most outputs soon, the best first.
+  std::span<const int32_t> short_ways() const { return short_ways_; }
 
  private:
-  explicit LlgVocabulary(const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer), canonical_(tokenizer) {}
+  explicit LlgVocabulary(const Tokenizer& tokenizer);
 
   struct Free {
     void operator()(LlgTokenizer* tokens) const { llg_free_tokenizer(tokens); }
@@ -33,6 +37,7 @@ class LlgVocabulary {
 
   const Tokenizer& tokenizer_;
   const CanonicalTokens canonical_;
+  std::vector<int32_t> short_ways_;
   std::unique_ptr<LlgTokenizer, Free> tokens_;
 };
 

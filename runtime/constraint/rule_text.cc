@@ -48,6 +48,10 @@ absl::Status CheckRegex(std::string_view expression, const std::string& field) {
   const size_t last = expression.find_last_not_of('\\');
   const size_t backslashes = expression.size() - (last == std::string_view::npos ? 0 : last + 1);
   if (backslashes % 2 == 1) return InvalidRule(field, "ends with a backslash");
+  // The library looks ahead for what such a group matches.
+  if (expression.find("<stop>") != std::string_view::npos) {
+    return UnsupportedRule(field, "a group may not have the name `stop`; rename it");
+  }
   return absl::OkStatus();
 }
 
@@ -177,51 +181,6 @@ absl::StatusOr<LarkPart> StartPart(const StartAfterString& start, const Constrai
   return part;
 }
 
-// A text of the library's errors, the error of a rule that it means, and the keywords of schemas
-// that have the fault.
-struct KnownError {
-  std::string_view text;
-  absl::Status (*error)(std::string_view field, std::string_view message);
-  std::vector<std::string_view> keywords = {};
-};
-
-// An error of a regular expression has its cause in its last line.
-std::string Cause(std::string_view library_error) {
-  constexpr std::string_view kRegexError = "regex parse error:";
-  constexpr std::string_view kCause = "\nerror: ";
-  const size_t at = library_error.find(kRegexError);
-  const size_t cause = library_error.find(kCause);
-  if (at == std::string_view::npos || cause == std::string_view::npos) {
-    return OneLine(library_error);
-  }
-  return std::string(kRegexError) + " " + OneLine(library_error.substr(cause + kCause.size()));
-}
-
-bool Says(std::string_view error, std::string_view text) {
-  return error.find(text) != std::string_view::npos;
-}
-
-// Pointers to the uses of the keywords in the rule's schemas.
-std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_view>& keywords) {
-  constexpr size_t kMaxUses = 3;
-  std::string uses;
-  const auto add = [&](const std::string& schema, const std::string& prefix) {
-    for (const std::string_view keyword : keywords) {
-      for (const std::string& pointer : FindKeyword(schema, keyword, kMaxUses)) {
-        uses.append(uses.empty() ? "" : ", ").append(prefix).append(pointer);
-      }
-    }
-  };
-  if (const auto* rule = std::get_if<JsonSchemaRule>(&spec.rule)) add(rule->schema, "");
-  if (const auto* rule = std::get_if<StructuralTagRule>(&spec.rule)) {
-    for (size_t i = 0; i < rule->tags.size(); ++i) {
-      if (rule->tags[i].schema.empty()) continue;
-      add(rule->tags[i].schema, "tags[" + std::to_string(i) + "].json_schema");
-    }
-  }
-  return uses;
-}
-
 }  // namespace
 
 absl::Status CheckRule(const ConstraintSpec& spec, const ConstraintLimits& limits) {
@@ -274,46 +233,6 @@ absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer&
   }
   if (start || std::holds_alternative<StructuralTagRule>(spec.rule)) text += kAnyTextDefinition;
   return RuleText{"lark", text.append(rule.definitions)};
-}
-
-absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_error) {
-  // The library's word for a grammar that cannot go on.
-  if (Says(library_error, "NoExtension")) {
-    return UnsatisfiableRule(spec.field, "no output fulfils the rule");
-  }
-  // In this order: the later texts are more general.
-  const KnownError known_errors[] = {
-      {"nsatisfiable", UnsatisfiableRule},
-      {"nable to determine", RuleTooLarge, {"pattern"}},
-      {"can't determine", RuleTooLarge, {"patternProperties"}},
-      {"too big", RuleTooLarge},
-      {"too large", RuleTooLarge},
-      {"too complex", RuleTooLarge},
-      {"too deeply", RuleTooLarge},
-      {"too many", RuleTooLarge},
-      {"TooComplex", RuleTooLarge},
-      {"exceed", RuleTooLarge},
-      {"max is", RuleTooLarge},
-      {"precomputation failed", RuleTooLarge},
-      {"oneOf", UnsupportedRule, {"oneOf"}},
-      {"min/maxProperties", UnsupportedRule, {"minProperties", "maxProperties"}},
-      {"are not disjoint", UnsupportedRule, {"patternProperties"}},
-      {"circular references", UnsupportedRule, {"$ref"}},
-      {"Failed to generate regex for",
-       UnsupportedRule,
-       {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const", "enum"}},
-      {"not supported", UnsupportedRule, {"pattern", "patternProperties"}},
-      {"nsupported", UnsupportedRule},
-      {"Unimplemented", UnsupportedRule},
-      {"Unknown format", UnsupportedRule, {"format"}},
-      {"regex", InvalidRule, {"pattern", "patternProperties"}},
-  };
-  for (const KnownError& known : known_errors) {
-    if (!Says(library_error, known.text)) continue;
-    const std::string uses = FindUses(spec, known.keywords);
-    return known.error(spec.field, (uses.empty() ? "" : uses + ": ") + Cause(library_error));
-  }
-  return InvalidRule(spec.field, library_error);
 }
 
 }  // namespace orcd

@@ -31,11 +31,6 @@ absl::Status CheckRule(const ConstraintSpec& spec, const ConstraintLimits& limit
 // with its line.
 absl::StatusOr<RuleText> ToRuleText(const ConstraintSpec& spec, const Tokenizer& tokenizer);
 
-// The library's error as a status of the request: kInvalidArgument with the reason
-// CONSTRAINT_INVALID, CONSTRAINT_UNSUPPORTED, CONSTRAINT_UNSATISFIABLE or CONSTRAINT_TOO_LARGE. Its
-// text is cut to one line and 300 bytes.
-absl::Status RefusalOf(const ConstraintSpec& spec, std::string_view library_error);
-
 }  // namespace orcd
 
 #endif  // ORCD_RUNTIME_CONSTRAINT_RULE_TEXT_H_

@@ -1,0 +1,55 @@
+#include "runtime/constraint/llg_walk.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/sampling/token_mask.h"
+
+namespace orcd {
+namespace {
+
+constexpr int kMasks = 12;
+// Every sequence has a copy of the states.
+constexpr int64_t kMostMemory = 512 << 10;
+// What is forced costs no masks.
+constexpr size_t kMostForced = 256;
+
+// The token to go on with; -1 if the output may only end.
+int32_t Choose(const LlgVocabulary& vocabulary, const std::vector<uint32_t>& words) {
+  const TokenMask mask = {words};
+  for (const int32_t token : vocabulary.short_ways()) {
+    if (mask.Allows(token)) return token;
+  }
+  const Tokenizer& tokenizer = vocabulary.tokenizer();
+  for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+    if (mask.Allows(token) && !tokenizer.IsEog(token)) return token;
+  }
+  return -1;
+}
+
+}  // namespace
+
+LlgWalk WalkAhead(const LlgVocabulary& vocabulary, LlgState& state) {
+  LlgWalk walk;
+  std::vector<uint32_t> words;
+  std::vector<int32_t> forced;
+  const int64_t bytes_before = state.bytes();
+  for (int step = 0; step < kMasks && state.bytes() - bytes_before < kMostMemory; ++step) {
+    if (walk.has_begun && state.IsStopped()) return walk;
+    if (!state.ComputeForced(forced)) return walk;
+    const bool is_cut = walk.has_begun && forced.size() > kMostForced;
+    for (const int32_t token : forced) {
+      if (is_cut || !state.Accept(token)) return walk;
+      ++walk.tokens;
+    }
+    if (!state.ComputeMask(words)) return walk;
+    walk.has_begun = true;
+    if (state.IsStopped()) return walk;
+    const int32_t token = Choose(vocabulary, words);
+    if (token < 0 || !state.Accept(token)) return walk;
+    ++walk.tokens;
+  }
+  return walk;
+}
+
+}  // namespace orcd
