@@ -24,6 +24,7 @@
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
 #include "testing/same_bits.h"
+#include "testing/test_name.h"
 
 namespace orcd::cpu {
 namespace {
@@ -46,8 +47,12 @@ INSTANTIATE_TEST_SUITE_P(
                       ModelParam{"qwen2", "Q4_K_M"}, ModelParam{"qwen2", "Q5_0"},
                       ModelParam{"qwen2", "Q2_K"}, ModelParam{"gemma2", "Q8_0"},
                       ModelParam{"gemma3", "Q4_0"}, ModelParam{"mistral3", "Q8_0"},
-                      ModelParam{"olmo2", "Q8_0"}, ModelParam{"cohere2", "Q8_0"}),
-    [](const auto& info) { return std::string(info.param.first) + "_" + info.param.second; });
+                      ModelParam{"olmo2", "Q8_0"}, ModelParam{"cohere2", "Q8_0"},
+                      ModelParam{"qwen3moe", "Q4_K_M"}, ModelParam{"glm4moe", "Q8_0"},
+                      ModelParam{"gpt-oss", "MXFP4"}),
+    [](const auto& info) {
+      return TestNameOf(info.param.first) + "_" + TestNameOf(info.param.second);
+    });
 
 TEST_P(CpuBackendModelTest, ChunkedPrefillIsWholePrefill) {
   const auto model = MakeModel();
@@ -125,6 +130,18 @@ struct WindowKind : CpuKind {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, DraftConformanceTest, WindowKind);
+
+// Experts in layers with a window and without.
+struct ExpertsKind : CpuKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "gpt-oss");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeTestBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Experts, BackendConformanceTest, ExpertsKind);
 
 class CpuBackendTest : public ::testing::Test {
  protected:
@@ -228,6 +245,12 @@ TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
   EXPECT_EQ(layer_of("cohere2"),
             "attn_norm q k v q_rope k_rope attn attn_output attn_residual ffn_gate ffn_up ffn_act "
             "ffn_down layer");
+  EXPECT_EQ(layer_of("qwen2moe"),
+            "attn_norm q k v q_rope k_rope attn attn_output attn_residual ffn_norm router "
+            "expert_weights experts ffn_gate ffn_up ffn_act ffn_down layer");
+  EXPECT_EQ(layer_of("qwen3moe"),
+            "attn_norm q k v q_norm k_norm q_rope k_rope attn attn_output attn_residual ffn_norm "
+            "router expert_weights experts ffn_down layer");
 }
 
 TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
