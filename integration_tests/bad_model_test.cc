@@ -19,6 +19,7 @@
 #include "integration_tests/gguf_editor.h"
 #include "integration_tests/test_models.h"
 #include "integration_tests/worker_fixture.h"
+#include "testing/random_model/random_model.h"
 
 namespace orcd::testing {
 namespace {
@@ -30,6 +31,10 @@ constexpr uint32_t kQ8_0 = 8;
 constexpr uint32_t kQ1_0 = 41;
 constexpr uint64_t kHuge = uint64_t{1} << 60;
 
+// The well-formed files. The second has 8 experts, of which 2 are chosen, in each layer.
+constexpr char kNano[] = "nano.gguf";
+constexpr char kExperts[] = "experts.gguf";
+
 struct BadModel {
   const char* name;
   // Breaks a well-formed file and returns its bytes.
@@ -37,6 +42,7 @@ struct BadModel {
   StatusCode code = StatusCode::INVALID_ARGUMENT;
   // Must occur in the message.
   const char* mentions = "";
+  const char* base = kNano;
 };
 
 // Breaks parts of the file.
@@ -192,10 +198,11 @@ const std::vector<BadModel>& BadModels() {
       {"another architecture", WithValue("general.architecture", StringBytes("gemma")),
        StatusCode::UNIMPLEMENTED, "gemma"},
       {"mixture of experts by its architecture",
-       WithValue("general.architecture", StringBytes("qwen3moe")), StatusCode::UNIMPLEMENTED,
-       "qwen3moe"},
-      {"mixture of experts", With("qwen2.expert_count", kGgufU32, U32Bytes(8)),
-       StatusCode::UNIMPLEMENTED, "mixtures of experts"},
+       WithValue("general.architecture", StringBytes("deepseek2")), StatusCode::UNIMPLEMENTED,
+       "deepseek2"},
+      {"mixture of experts of an architecture without",
+       With("qwen2.expert_count", kGgufU32, U32Bytes(8)), StatusCode::UNIMPLEMENTED,
+       "mixtures of experts"},
       {"vision projector", WithValue("general.architecture", StringBytes("clip")),
        StatusCode::UNIMPLEMENTED, "vision projector"},
       {"model of embeddings", With("qwen2.attention.causal", kGgufBool, std::string(1, '\0')),
@@ -333,6 +340,34 @@ const std::vector<BadModel>& BadModels() {
       {"end id outside the vocabulary",
        With("tokenizer.ggml.eos_token_id", kGgufU32, U32Bytes(4'000'000'000)),
        StatusCode::INVALID_ARGUMENT, "tokenizer.ggml.eos_token_id"},
+      // Experts.
+      {"more experts than the tensors have", With("qwen3moe.expert_count", kGgufU32, U32Bytes(16)),
+       StatusCode::INVALID_ARGUMENT, "blk.0.ffn_gate_inp.weight", kExperts},
+      {"absurdly many experts", With("qwen3moe.expert_count", kGgufU32, U32Bytes(4'000'000'000)),
+       StatusCode::INVALID_ARGUMENT, "qwen3moe.expert_count", kExperts},
+      {"no count of experts", Without("qwen3moe.expert_count"), StatusCode::INVALID_ARGUMENT,
+       "qwen3moe.expert_count", kExperts},
+      {"more experts chosen than there are",
+       With("qwen3moe.expert_used_count", kGgufU32, U32Bytes(9)), StatusCode::INVALID_ARGUMENT,
+       "qwen3moe.expert_used_count", kExperts},
+      {"no expert chosen", With("qwen3moe.expert_used_count", kGgufU32, U32Bytes(0)),
+       StatusCode::INVALID_ARGUMENT, "qwen3moe.expert_used_count", kExperts},
+      {"another router", With("qwen3moe.expert_gating_func", kGgufU32, U32Bytes(4)),
+       StatusCode::UNIMPLEMENTED, "qwen3moe.expert_gating_func", kExperts},
+      {"no experts", WithoutTensor("blk.1.ffn_up_exps.weight"), StatusCode::INVALID_ARGUMENT,
+       "blk.1.ffn_up_exps.weight", kExperts},
+      {"a matrix for seven of eight experts",
+       Edit([](GgufEditor& f) { f.FindTensor("blk.1.ffn_down_exps.weight").ne[2] = 7; }),
+       StatusCode::INVALID_ARGUMENT, "blk.1.ffn_down_exps.weight", kExperts},
+      {"router of another shape",
+       Edit([](GgufEditor& f) { SwapDimensions(f.FindTensor("blk.0.ffn_gate_inp.weight")); }),
+       StatusCode::INVALID_ARGUMENT, "blk.0.ffn_gate_inp.weight", kExperts},
+      // A row of 256 weights is eight blocks of 34 bytes.
+      {"NaN in one expert", Edit([](GgufEditor& f) {
+         const uint64_t at = f.FindTensor("blk.1.ffn_gate_exps.weight").offset;
+         f.data.replace(at + 5 * (256 * 8 * 34), 2, "\xC0\x7F");
+       }),
+       StatusCode::INVALID_ARGUMENT, "in expert 5, row 0", kExperts},
   };
   return *models;
 }
@@ -359,11 +394,13 @@ class BadModelTest : public WorkerTest {
 
 TEST_F(BadModelTest, EachIsRefusedAndTheWorkerGoesOn) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
-  const GgufEditor good(models().File("nano.gguf"));
+  const auto written = WriteRandomModel({.architecture = "qwen3moe", .type = "Q8_0", .threads = 1},
+                                        models().File(kExperts));
+  ASSERT_TRUE(written.ok()) << written.status();
   ErrorsTable table("Bad model files");
   for (const BadModel& bad : BadModels()) {
     SCOPED_TRACE(bad.name);
-    WriteFile("bad.gguf", bad.bytes(good));
+    WriteFile("bad.gguf", bad.bytes(GgufEditor(models().File(bad.base))));
     const LoadResult result = client().Load("bad.gguf");
     EXPECT_FALSE(result.loaded);
     EXPECT_TRUE(IsError(result.error, bad.code));
@@ -381,6 +418,13 @@ TEST_F(BadModelTest, EachIsRefusedAndTheWorkerGoesOn) {
 // The editor must rewrite a good file to one that loads, so that refusals are due to the faults.
 TEST_F(BadModelTest, UnbrokenFileIsLoaded) {
   ASSERT_NO_FATAL_FAILURE(StartWorker());
+  const auto written = WriteRandomModel({.architecture = "qwen3moe", .type = "Q8_0", .threads = 1},
+                                        models().File(kExperts));
+  ASSERT_TRUE(written.ok()) << written.status();
+  GgufEditor(models().File(kExperts)).Write(models().File("experts-again.gguf"));
+  EXPECT_TRUE(client().Load("experts-again.gguf").loaded);
+  EXPECT_EQ(client().Status().model().experts(), 8u);
+  ASSERT_TRUE(client().Unload(false).ok());
   const GgufEditor good(models().File("nano.gguf"));
   good.Write(models().File("again.gguf"));
   EXPECT_TRUE(client().Load("again.gguf").loaded);
