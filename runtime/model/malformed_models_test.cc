@@ -151,7 +151,7 @@ void AddKeys(const std::string& architecture, Cases& cases) {
   cases.Set("rope.scaling.type", "su", kUnimplemented, {"\"su\"", "none, linear, yarn"});
 }
 
-// Of files that do not scale RoPE already.
+// Keys that scale RoPE, in files that do not scale it already.
 void AddScaling(Cases& cases) {
   cases.AddNumber("rope.scaling.factor", false);
   cases.Add(cases.Key("rope.scaling.factor"), kInvalid,
@@ -297,7 +297,7 @@ void AddExperts(const std::string& architecture, const TestModel& model, uint32_
           m.keys[key] = ffn + 32;
         },
         {absl::StrFormat("[64, %d, 4]", ffn), absl::StrFormat("[64, %d, 4]", ffn + 32)});
-  // What the family does not have.
+  // Routers that the family does not have.
   set("expert_gating_func", uint32_t{4}, kUnimplemented, {"is 4", architecture});
   if (!by_keys) {
     set("expert_gating_func", uint32_t{2}, kUnimplemented, {"is 2", architecture});

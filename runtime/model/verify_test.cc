@@ -167,7 +167,7 @@ TEST(VerifyFilesTest, NamesTensorRowAndColumn) {
   EXPECT_THAT(std::string(digest.status().message()), HasSubstr("row 17, column 32"));
 }
 
-// Of 8 experts, one block in the last row of one of them.
+// One block is bad, in one of 8 experts.
 TEST(VerifyFilesTest, NamesTheExpert) {
   TempDir dir;
   const std::string path = dir.File("model.gguf");

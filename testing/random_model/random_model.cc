@@ -46,7 +46,7 @@ struct PlannedTensor {
   std::vector<float> values = {};
 };
 
-// Of all experts together, if it is of experts.
+// The rows of all experts together, if the tensor holds several.
 uint64_t Rows(const PlannedTensor& tensor) {
   uint64_t rows = 1;
   for (size_t d = 1; d < tensor.ne.size(); ++d) rows *= tensor.ne[d];

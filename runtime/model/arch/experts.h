@@ -27,7 +27,7 @@ inline constexpr TensorRule kSharedExpertTensors[] = {
      LayerPart::kSharedExpert},
 };
 
-// What the experts of a family's files have in common.
+// The properties that the experts of a family's files share.
 struct ExpertsFamily {
   RouterScore score = RouterScore::kSoftmax;
   bool normalise = true;
