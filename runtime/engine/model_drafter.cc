@@ -40,20 +40,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ModelDrafter::Draft(
     std::span<const DraftRequest> requests) {
   std::vector<std::vector<int32_t>> guesses(requests.size());
   std::vector<Part> parts = Plan(requests);
-  if (parts.empty()) return guesses;
-  ORCD_RETURN_IF_ERROR(RunSteps(requests, parts));
+  ORCD_RETURN_IF_ERROR(RunAhead(requests, parts));
+  ORCD_RETURN_IF_ERROR(Run(requests, parts));
   for (const Part& part : parts) {
-    const DraftRequest& request = requests[part.index];
-    Slot& slot = slots_[request.slot];
-    if (!part.finite) {
-      GiveUp(slot);
-      continue;
-    }
-    const auto run = request.tokens.subspan(part.begin, part.tokens);
-    slot.cached.insert(slot.cached.end(), run.begin(), run.end());
-    if (part.drawn.empty()) continue;
-    // The last guess was drawn and not run.
-    slot.cached.insert(slot.cached.end(), part.drawn.begin(), part.drawn.end() - 1);
     const auto outside =
         std::ranges::find_if(part.drawn, [this](int32_t token) { return token >= vocab_; });
     guesses[part.index].assign(part.drawn.begin(), outside);
@@ -93,43 +82,71 @@ std::vector<ModelDrafter::Part> ModelDrafter::Plan(std::span<const DraftRequest>
   std::vector<Part> parts;
   for (size_t i = 0; i < requests.size(); ++i) {
     Part part = Match(requests[i], i);
-    if (part.tokens > 0) parts.push_back(std::move(part));
+    if (part.tokens == 0) continue;
+    Slot& slot = slots_[requests[i].slot];
+    // The last guess is drawn and not run.
+    if (blocks_.Grow(slot.blocks, BlocksFor(part.begin + part.tokens + part.guesses - 1))) {
+      parts.push_back(std::move(part));
+    } else if (!slot.cached.empty()) {
+      // Makes room for the others. A sequence that has not begun may find room later.
+      GiveUp(slot);
+    }
   }
   std::ranges::stable_sort(parts, {}, &Part::tokens);
-  int budget = backend_->info().max_step_tokens;
-  std::vector<Part> planned;
-  for (Part& part : parts) {
-    if (budget == 0) break;
-    Slot& slot = slots_[requests[part.index].slot];
-    // Those of the whole prompt at once, so that two prompts do not stop each other halfway.
-    const int positions = part.begin + part.tokens + part.guesses - 1;
-    if (part.tokens > budget) {
-      part.tokens = budget;
-      part.guesses = 0;
-    }
-    if (!TakeBlocks(slot, part, positions)) {
-      // A sequence that runs out of blocks makes room for the others. One that has not begun may
-      // find room later.
-      const bool had_begun = !slot.cached.empty();
-      slot = Slot();
-      slot.given_up = had_begun;
-      continue;
-    }
-    slot.begin = part.begin;
-    budget -= part.tokens;
-    planned.push_back(std::move(part));
-  }
-  return planned;
+  return parts;
 }
 
-bool ModelDrafter::TakeBlocks(Slot& slot, const Part& part, int positions) {
-  if (!blocks_.Grow(slot.blocks, BlocksFor(positions))) return false;
-  if (window_ == 0) return true;
-  // No later call runs a position before `begin`.
-  const int first_read = std::max(part.begin - window_ + 1, 0);
-  window_blocks_.ReturnBefore(slot.window_blocks, first_read / backend_->info().block_tokens);
-  const int end = part.begin + part.tokens + std::max(part.guesses - 1, 0);
-  return window_blocks_.Grow(slot.window_blocks, BlocksFor(end));
+absl::Status ModelDrafter::RunAhead(std::span<const DraftRequest> requests,
+                                    std::vector<Part>& parts) {
+  const auto tokens_left = [&] {
+    int64_t tokens = 0;
+    for (const Part& part : parts) tokens += part.tokens;
+    return tokens;
+  };
+  const int most = backend_->info().max_step_tokens;
+  while (tokens_left() > most) {
+    std::vector<Part> ahead;
+    int room = most;
+    for (auto part = parts.rbegin(); part != parts.rend() && room > 0; ++part) {
+      // The last token is run by the step that draws.
+      const int tokens = std::min(part->tokens - 1, room);
+      if (tokens == 0) break;
+      ahead.push_back({.index = part->index, .begin = part->begin, .tokens = tokens});
+      room -= tokens;
+      part->begin += tokens;
+      part->tokens -= tokens;
+    }
+    ORCD_RETURN_IF_ERROR(Run(requests, ahead));
+    std::erase_if(parts,
+                  [&](const Part& part) { return slots_[requests[part.index].slot].given_up; });
+    std::ranges::stable_sort(parts, {}, &Part::tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelDrafter::Run(std::span<const DraftRequest> requests, std::vector<Part>& parts) {
+  const auto slot_of = [&](const Part& part) -> Slot& { return slots_[requests[part.index].slot]; };
+  std::erase_if(parts, [&](const Part& part) {
+    if (TakeWindowBlocks(slot_of(part), part)) return false;
+    GiveUp(slot_of(part));
+    return true;
+  });
+  if (parts.empty()) return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(RunSteps(requests, parts));
+  std::erase_if(parts, [&](const Part& part) {
+    if (!part.finite) GiveUp(slot_of(part));
+    return !part.finite;
+  });
+  for (const Part& part : parts) {
+    std::vector<int32_t>& cached = slot_of(part).cached;
+    const auto run = requests[part.index].tokens.subspan(part.begin, part.tokens);
+    cached.insert(cached.end(), run.begin(), run.end());
+    // The last guess was drawn and not run.
+    if (!part.drawn.empty()) {
+      cached.insert(cached.end(), part.drawn.begin(), part.drawn.end() - 1);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ModelDrafter::RunSteps(std::span<const DraftRequest> requests,
@@ -195,6 +212,15 @@ absl::Status ModelDrafter::Wait(const std::vector<Part*>& parts) {
     }
   }
   return absl::OkStatus();
+}
+
+bool ModelDrafter::TakeWindowBlocks(Slot& slot, const Part& part) {
+  slot.begin = part.begin;
+  if (window_ == 0) return true;
+  const int first_read = std::max(part.begin - window_ + 1, 0);
+  window_blocks_.ReturnBefore(slot.window_blocks, first_read / backend_->info().block_tokens);
+  const int end = part.begin + part.tokens + std::max(part.guesses - 1, 0);
+  return window_blocks_.Grow(slot.window_blocks, BlocksFor(end));
 }
 
 void ModelDrafter::GiveUp(Slot& slot) {

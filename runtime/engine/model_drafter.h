@@ -22,11 +22,13 @@ namespace orcd {
 // from transformers via speculative decoding", ICML 2023). Owns the draft model's backend, whose
 // slots are those of the requests, and the blocks of its KV cache.
 //
-// A slot keeps the keys and values of the positions whose tokens still agree with the sequence: a
-// call first runs the tokens after these. It runs at most BackendInfo::max_step_tokens of them, of
-// all sequences together, those that lack the fewest first, so that a long prompt does not hold up
-// the engine. A sequence gets no guesses before it has caught up, and while too few blocks of the
-// KV cache are free for it to begin. It gets none from then on, and frees its blocks, once
+// A slot keeps the keys and values of the positions whose tokens still agree with the sequence, and
+// a call runs all tokens after these before it draws, at most BackendInfo::max_step_tokens of all
+// sequences in a step. So the tokens that requests have more than those before bound the time of a
+// call.
+//
+// A sequence gets no guesses while too few blocks of the KV cache are free for it to begin. It gets
+// none from then on, and frees its blocks, once
 // - its tokens exceed the draft model's context or the free blocks,
 // - one of its tokens is outside the draft model's vocabulary, as padding may be, or
 // - keys, values or logits were not finite.
@@ -46,44 +48,49 @@ class ModelDrafter : public Drafter {
  private:
   struct Slot {
     BlockList blocks;
-    // Of the layers with a window. Blocks that no later call reads were returned.
+    // Of the layers with a window. Blocks that no later step reads were returned.
     BlockList window_blocks;
     // The tokens whose keys and values are in the blocks: those of the sequence, then guesses.
     std::vector<int32_t> cached;
-    // The position from which on the last call ran tokens.
+    // No later step begins at a position before this one.
     int begin = 0;
     // True if the sequence gets no guesses until it leaves.
     bool given_up = false;
   };
 
-  // One sequence's part in a call.
+  // One sequence's part in a call, or in some of its steps.
   struct Part {
     // Index of its request.
     size_t index = 0;
     // The first step runs `tokens` of the sequence's tokens, from position `begin` on.
     int begin = 0;
     int tokens = 0;
-    // Guesses to draw; 0 if the sequence does not catch up in this call.
+    // Guesses to draw; with 0 the tokens are only run.
     int guesses = 0;
     std::vector<int32_t> drawn = {};
     // False once keys, values or logits were not finite.
     bool finite = true;
   };
 
-  // Finds the tokens that the sequence lacks, and forgets what does not agree with it. `tokens` of
-  // the result is 0 if it gets no guesses any more.
-  Part Match(const DraftRequest& request, size_t index);
-  // The parts of a call, with the blocks that they need.
+  // The parts of a call, those with the fewest tokens first, with the blocks that they need.
   std::vector<Part> Plan(std::span<const DraftRequest> requests);
-  // Gives the slot blocks for `positions` of the sequence, and window blocks for those of the part.
-  // False if too few are free; the slot may have got some.
-  bool TakeBlocks(Slot& slot, const Part& part, int positions);
-  // Runs the steps of a call, and fills in `drawn` and `finite`.
+  // Finds the tokens that the sequence lacks, and forgets what does not agree with it. The result
+  // has no tokens if it gets no guesses any more.
+  Part Match(const DraftRequest& request, size_t index);
+  // Runs the first tokens of parts until the rest of all of them fits into a step. Like Run,
+  // removes parts.
+  absl::Status RunAhead(std::span<const DraftRequest> requests, std::vector<Part>& parts);
+  // Runs the parts, whose tokens fit into a step, and keeps what they computed. Removes those that
+  // get no guesses any more.
+  absl::Status Run(std::span<const DraftRequest> requests, std::vector<Part>& parts);
   absl::Status RunSteps(std::span<const DraftRequest> requests, std::vector<Part>& parts);
   absl::Status Launch(std::span<const DraftRequest> requests, const std::vector<Part*>& parts,
                       int step);
   // Waits for the oldest step, which has these parts.
   absl::Status Wait(const std::vector<Part*>& parts);
+  // Returns window blocks that the part does not read, and takes those that it writes. No step is
+  // in flight. False if too few are free.
+  bool TakeWindowBlocks(Slot& slot, const Part& part);
   static void GiveUp(Slot& slot);
   int BlocksFor(int positions) const;
 
