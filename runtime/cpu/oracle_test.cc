@@ -155,8 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(KvType::kF32, KvType::kF16)),
     FileName);
 
-// The results of gpt-oss with the YaRN of its makers, and not with llama.cpp's, which rounds the ends
-// of the ramp.
+// gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.
 TEST(GptOssOracleTest, YarnIsItsMakers) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
   for (const char* name : {"gpt-oss-F16", "gpt-oss-MXFP4"}) {

@@ -92,7 +92,7 @@ BackendOptions SmallOptions() {
 absl::Status CheckWith(
     Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {},
     const BackendOptions& options = SmallOptions(), const RandomModelOptions& like = {}) {
-  // Of each architecture.
+  // By architecture.
   static std::map<std::string, std::shared_ptr<const Model>> usual;
   std::shared_ptr<const Model> model = usual[like.architecture];
   if (model == nullptr || like.layers) model = NanoModel(like);
