@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/ecma_pattern.h"
 #include "runtime/constraint/lark_text.h"
 #include "runtime/constraint/ordered_json.h"
 #include "runtime/constraint/rule_error.h"
@@ -95,7 +96,7 @@ class SchemaWalk {
     Visit({.schema = &root_});
     for (size_t i = 0; i < places_.size(); ++i) ORCD_RETURN_IF_ERROR(CheckPlace(i));
     ORCD_RETURN_IF_ERROR(CheckPatterns());
-    ChangeExclusiveBounds();
+    ChangeBounds();
     return CheckMultiples();
   }
 
@@ -228,12 +229,7 @@ class SchemaWalk {
         })) {
       return;
     }
-    const auto is_boolean = [&](std::string_view name) {
-      const Json* value = FindMember(schema, name);
-      return value != nullptr && value->is_boolean();
-    };
-    if (FindMember(schema, "additionalItems") || is_boolean("exclusiveMinimum") ||
-        is_boolean("exclusiveMaximum") ||
+    if (FindMember(schema, "additionalItems") ||
         (FindMember(schema, "patternProperties") && FindMember(schema, "additionalProperties"))) {
       applicators_last_.insert(&schema);
     }
@@ -285,8 +281,8 @@ class SchemaWalk {
         return CheckMultipleOf(place, value);
       case SchemaRole::kPattern:
         if (!value.is_string()) return Invalid(place, name, "is not a string");
-        ChangePattern(value.get_ref<const std::string&>(), changes_[&value].value);
-        return absl::OkStatus();
+        return ChangePattern(place, name, value.get_ref<const std::string&>(),
+                             changes_[&value].value);
       case SchemaRole::kFormat:
         return CheckFormat(place, value);
       case SchemaRole::kUnsupported:
@@ -326,18 +322,26 @@ class SchemaWalk {
                         const Json& value) {
     if (!value.is_object()) return Invalid(place, keyword.name, "is not an object");
     for (const auto& [key, member] : value.get_ref<const Json::object_t&>()) {
+      const Place of_member = {
+          .schema = &member, .parent = index, .keyword = keyword.name, .name = key};
       if (keyword.role == SchemaRole::kPatternMap) {
         has_combination_ = true;
-        ChangePattern(key, changes_[&member].name);
+        ORCD_RETURN_IF_ERROR(ChangePattern(of_member, "", key, changes_[&member].name));
       }
-      Visit({.schema = &member, .parent = index, .keyword = keyword.name, .name = key});
+      Visit(of_member);
     }
     return absl::OkStatus();
   }
 
-  static void ChangePattern(const std::string& pattern, std::optional<std::string>& change) {
-    std::string changed = PatternForLibrary(pattern);
-    if (changed != pattern) change = Json(std::move(changed)).dump();
+  absl::Status ChangePattern(const Place& place, std::string_view keyword,
+                             const std::string& pattern, std::optional<std::string>& change) const {
+    EcmaPattern read = ReadEcmaPattern(pattern);
+    if (!read.fault.empty()) {
+      return read.is_invalid ? Invalid(place, keyword, read.fault)
+                             : Unsupported(place, keyword, read.fault);
+    }
+    if (read.text != pattern) change = Json(std::move(read.text)).dump();
+    return absl::OkStatus();
   }
 
   // Beside prefixItems, the keyword has no effect, but the library forgets prefixItems.
@@ -507,22 +511,45 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
-  // Moves exclusive bounds a little inwards, as inclusive ones: fewer documents, never a wrong one.
-  void ChangeExclusiveBounds() {
+  // Leaves one bound on each side, the narrower; where draft 4's exclusiveMinimum is true, minimum
+  // is exclusive. Moves exclusive bounds a little inwards where the library would take them as
+  // inclusive ones: fewer documents, never a wrong one.
+  void ChangeBounds() {
     for (const Place& place : places_) {
-      for (const bool is_minimum : {true, false}) {
-        const char* const name = is_minimum ? "exclusiveMinimum" : "exclusiveMaximum";
-        const char* const inclusive = is_minimum ? "minimum" : "maximum";
-        const Json* bound = FindMember(*place.schema, name);
-        if (!bound || !bound->is_number() || FindMember(*place.schema, inclusive)) continue;
-        const double value = bound->get<double>();
-        if (value != std::floor(value) || std::abs(value) > kMostWithFraction) continue;
-        if (!has_combination_ && !meets_ && !HasBoundNear(*place.schema, value, is_minimum))
-          continue;
-        const Json moved = value + (is_minimum ? kBesideBound : -kBesideBound);
-        changes_[bound].member = Json(inclusive).dump() + ":" + moved.dump();
-      }
+      for (const bool is_minimum : {true, false}) ChangeBound(*place.schema, is_minimum);
     }
+  }
+
+  void ChangeBound(const Json& schema, bool is_minimum) {
+    const char* const exclusive_name = is_minimum ? "exclusiveMinimum" : "exclusiveMaximum";
+    const char* const inclusive_name = is_minimum ? "minimum" : "maximum";
+    const Json* const exclusive = FindMember(schema, exclusive_name);
+    const Json* inclusive = FindMember(schema, inclusive_name);
+    // Keywords that have no effect beside a reference were not checked.
+    if (inclusive != nullptr && !inclusive->is_number()) inclusive = nullptr;
+    if (exclusive == nullptr || !(exclusive->is_boolean() || exclusive->is_number())) return;
+    const bool is_flag = exclusive->is_boolean();
+    bool is_exclusive = true;
+    if (is_flag) {
+      is_exclusive = !IsFalse(*exclusive);
+    } else if (inclusive != nullptr) {
+      const double other = inclusive->get<double>();
+      const double own = exclusive->get<double>();
+      is_exclusive = is_minimum ? own >= other : own <= other;
+    }
+    const Json* const bound = is_exclusive && !is_flag ? exclusive : inclusive;
+    for (const Json* const member : {exclusive, inclusive}) {
+      if (member != nullptr && member != bound) changes_[member].drop = true;
+    }
+    if (bound == nullptr || !is_exclusive) return;
+    const double value = bound->get<double>();
+    if (value != std::floor(value) || std::abs(value) > kMostWithFraction ||
+        (!has_combination_ && !meets_ && !HasBoundNear(schema, value, is_minimum))) {
+      if (is_flag) changes_[bound].name = Json(exclusive_name).dump();
+      return;
+    }
+    const Json moved = value + (is_minimum ? kBesideBound : -kBesideBound);
+    changes_[bound].member = Json(inclusive_name).dump() + ":" + moved.dump();
   }
   // True if the opposite bound is less than 1 away.
   static bool HasBoundNear(const Json& schema, double value, bool is_minimum) {
@@ -549,7 +576,14 @@ class SchemaWalk {
   }
 
   absl::Status CheckNumber(const Place& place, std::string_view name, const Json& value) const {
-    if (value.is_boolean() && name.starts_with("exclusive")) return absl::OkStatus();
+    const bool is_exclusive = name.starts_with("exclusive");
+    if (is_exclusive && value.is_boolean()) {
+      if (dialect_.empty() || dialect_ == kDialects[0]) return absl::OkStatus();
+      return Invalid(place, name, "is not a number, as it must be since draft 6");
+    }
+    if (is_exclusive && dialect_ == kDialects[0]) {
+      return Invalid(place, name, "is not a boolean, as it must be in draft 4");
+    }
     if (!value.is_number()) return Invalid(place, name, "is not a number");
     // The library rounds a bound beyond 63 bits towards 0, to the largest integer that it
     // generates.

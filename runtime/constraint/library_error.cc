@@ -1,16 +1,24 @@
 #include "runtime/constraint/library_error.h"
 
+#include <initializer_list>
 #include <variant>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "runtime/constraint/constraint_errors.h"
 #include "runtime/constraint/json_schema.h"
 #include "runtime/constraint/rule_error.h"
 
 namespace orcd {
 namespace {
+
+std::string Text(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text += part;
+  return text;
+}
+bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 using RuleError = absl::Status (*)(std::string_view field, std::string_view message);
 
@@ -104,10 +112,10 @@ std::string Cause(std::string_view text) {
   constexpr std::string_view kRegexError = "regex parse error:";
   constexpr std::string_view kCause = "\nerror: ";
   const size_t cause = text.find(kCause);
-  if (!absl::StrContains(text, kRegexError) || cause == std::string_view::npos) {
+  if (!Contains(text, kRegexError) || cause == std::string_view::npos) {
     return OneLine(text);
   }
-  return absl::StrCat(kRegexError, " ", OneLine(text.substr(cause + kCause.size())));
+  return Text({kRegexError, " ", OneLine(text.substr(cause + kCause.size()))});
 }
 
 // Pointers to the uses of the keywords in the rule's schemas.
@@ -117,7 +125,7 @@ std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_v
   const auto add = [&](const std::string& schema, const std::string& prefix) {
     for (const std::string_view keyword : keywords) {
       for (const std::string& pointer : FindKeyword(schema, keyword, kMaxUses)) {
-        absl::StrAppend(&uses, uses.empty() ? "" : ", ", prefix, pointer);
+        uses += Text({uses.empty() ? "" : ", ", prefix, pointer});
       }
     }
   };
@@ -125,7 +133,7 @@ std::string FindUses(const ConstraintSpec& spec, const std::vector<std::string_v
   if (const auto* rule = std::get_if<StructuralTagRule>(&spec.rule)) {
     for (size_t i = 0; i < rule->tags.size(); ++i) {
       if (rule->tags[i].schema.empty()) continue;
-      add(rule->tags[i].schema, absl::StrCat("tags[", i, "].json_schema"));
+      add(rule->tags[i].schema, Text({"tags[", std::to_string(i), "].json_schema"}));
     }
   }
   return uses;
@@ -146,16 +154,16 @@ std::string At(const ConstraintSpec& spec, const std::vector<std::string_view>& 
                std::string_view text, std::string_view message) {
   std::string places = FindUses(spec, keywords);
   if (places.empty()) places = DefinitionOf(text);
-  return places.empty() ? std::string(message) : absl::StrCat(places, ": ", message);
+  return places.empty() ? std::string(message) : Text({places, ": ", message});
 }
 
-std::string Mebibytes(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 absl::Status NoMemoryForAll(std::string_view field, const LibraryError& error) {
   return ConstraintLimitReached(
       "constraints:memory",
-      absl::StrCat(field, ": the constraints of all requests hold the ", Mebibytes(error.most_held),
-                   " of memory that they may; try again later or on another worker"));
+      Text({field, ": the constraints of all requests hold the ", Mebibytes(error.most_held),
+            " of memory that they may; try again later or on another worker"}));
 }
 
 }  // namespace
@@ -164,33 +172,33 @@ absl::Status RefusalOf(const ConstraintSpec& spec, const LibraryError& error) {
   const std::string& field = spec.field;
   switch (error.stop) {
     case LibraryStop::kMemory:
-      return RuleTooLarge(field, absl::StrCat("takes more than ", Mebibytes(error.most_bytes),
-                                              " of memory to compile; simplify it"));
+      return RuleTooLarge(field, Text({"takes more than ", Mebibytes(error.most_bytes),
+                                       " of memory to compile; simplify it"}));
     case LibraryStop::kAllMemory:
       return NoMemoryForAll(field, error);
     case LibraryStop::kTime:
-      return RuleTooLarge(
-          field, absl::StrCat("takes more than the ", absl::FormatDuration(error.most_time),
-                              " to compile that a constraint may take; simplify it"));
+      return RuleTooLarge(field,
+                          Text({"takes more than the ", absl::FormatDuration(error.most_time),
+                                " to compile that a constraint may take; simplify it"}));
     case LibraryStop::kNone:
       break;
   }
   const std::string_view text = error.text;
-  if (absl::StartsWith(text, "panic")) {
+  if (text.starts_with("panic")) {
     return UnsupportedRule(field, "cannot be compiled as it is written; write it in another way");
   }
   // The library's word for a grammar that cannot go on.
-  if (absl::StrContains(text, "NoExtension")) {
+  if (Contains(text, "NoExtension")) {
     return UnsatisfiableRule(field, "no output fulfils the rule");
   }
   constexpr std::string_view kUnsatisfiable = "Unsatisfiable schema: ";
   if (const size_t at = text.find(kUnsatisfiable); at != std::string_view::npos) {
     const std::string why = OneLine(text.substr(at + kUnsatisfiable.size()));
-    return UnsatisfiableRule(
-        field, At(spec, {}, text, absl::StrCat("no document fulfils the schema: ", why)));
+    return UnsatisfiableRule(field,
+                             At(spec, {}, text, Text({"no document fulfils the schema: ", why})));
   }
   for (const KnownError& known : KnownErrors()) {
-    if (!absl::StrContains(text, known.text)) continue;
+    if (!Contains(text, known.text)) continue;
     const std::string message = known.message.empty() ? Cause(text) : std::string(known.message);
     return known.error(field, At(spec, known.keywords, text, message));
   }
@@ -198,49 +206,48 @@ absl::Status RefusalOf(const ConstraintSpec& spec, const LibraryError& error) {
 }
 
 absl::Status FailureOf(std::string_view field, size_t tokens, const LibraryError& error) {
-  const std::string begin = absl::StrCat("the rule of ", field, " failed after ", tokens,
-                                         tokens == 1 ? " token: " : " tokens: ");
+  const std::string begin = Text({"the rule of ", field, " failed after ", std::to_string(tokens),
+                                  tokens == 1 ? " token: " : " tokens: "});
   constexpr std::string_view kSimpler = "; a simpler rule takes less";
   switch (error.stop) {
     case LibraryStop::kAllMemory:
       return NoMemoryForAll(field, error);
     case LibraryStop::kMemory:
       return FailedRule(absl::StatusCode::kResourceExhausted,
-                        absl::StrCat(begin, "its state takes more than ",
-                                     Mebibytes(error.most_bytes), " of memory", kSimpler));
+                        Text({begin, "its state takes more than ", Mebibytes(error.most_bytes),
+                              " of memory", kSimpler}));
     case LibraryStop::kTime:
     case LibraryStop::kNone:
       break;
   }
   const std::string cause = OneLine(error.text);
-  if (absl::StrContains(cause, "satisfy the grammar")) {
-    return BrokenRule(absl::StrCat(begin, "the token does not continue it"));
+  if (Contains(cause, "satisfy the grammar")) {
+    return BrokenRule(Text({begin, "the token does not continue it"}));
   }
-  if (absl::StartsWith(cause, "panic")) {
+  if (cause.starts_with("panic")) {
     // Attributes of a client's grammar that cannot be applied together.
     return FailedRule(absl::StatusCode::kInvalidArgument,
-                      absl::StrCat(begin,
-                                   "its attributes cannot be applied together; use fewer "
-                                   "attributes of rules and terminals"));
+                      Text({begin,
+                            "its attributes cannot be applied together; use fewer "
+                            "attributes of rules and terminals"}));
   }
-  if (absl::StrContains(cause, "too many expressions")) {
-    return FailedRule(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat(begin, "the next token takes more work than one step may", kSimpler));
-  }
-  if (absl::StrContains(cause, "too many states")) {
+  if (Contains(cause, "too many expressions")) {
     return FailedRule(absl::StatusCode::kResourceExhausted,
-                      absl::StrCat(begin, "its expressions have too many states", kSimpler));
+                      Text({begin, "the next token takes more work than one step may", kSimpler}));
   }
-  if (absl::StrContains(cause, "Too many items") || absl::StrContains(cause, "too many items") ||
-      absl::StrContains(cause, "TooComplex") || absl::StrContains(cause, "max is")) {
+  if (Contains(cause, "too many states")) {
     return FailedRule(absl::StatusCode::kResourceExhausted,
-                      absl::StrCat(begin, "it has too many readings", kSimpler));
+                      Text({begin, "its expressions have too many states", kSimpler}));
   }
-  if (absl::StrContains(cause, "too") || absl::StrContains(cause, "Too")) {
-    return FailedRule(absl::StatusCode::kResourceExhausted, absl::StrCat(begin, cause, kSimpler));
+  if (Contains(cause, "Too many items") || Contains(cause, "too many items") ||
+      Contains(cause, "TooComplex") || Contains(cause, "max is")) {
+    return FailedRule(absl::StatusCode::kResourceExhausted,
+                      Text({begin, "it has too many readings", kSimpler}));
   }
-  return FailedRule(absl::StatusCode::kInternal, absl::StrCat(begin, cause));
+  if (Contains(cause, "too") || Contains(cause, "Too")) {
+    return FailedRule(absl::StatusCode::kResourceExhausted, Text({begin, cause, kSimpler}));
+  }
+  return FailedRule(absl::StatusCode::kInternal, Text({begin, cause}));
 }
 
 }  // namespace orcd

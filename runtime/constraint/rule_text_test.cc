@@ -174,6 +174,8 @@ TEST(CheckRuleTest, RefusesWhatCannotBeRead) {
   EXPECT_EQ(ReasonFor({.rule = RegexRule{"a\\"}, .start = {}}), "CONSTRAINT_INVALID");
   EXPECT_EQ(ReasonFor({.rule = RegexRule{"\\\\\\"}, .start = {}}), "CONSTRAINT_INVALID");
   EXPECT_EQ(ReasonFor({.rule = RegexRule{"\\\\"}, .start = {}}), "");
+  EXPECT_EQ(ReasonFor({.rule = RegexRule{"a(?P<stop>b)"}, .start = {}}), "CONSTRAINT_UNSUPPORTED");
+  EXPECT_EQ(ReasonFor({.rule = RegexRule{"a(?P<end>b)"}, .start = {}}), "");
   EXPECT_EQ(ReasonFor({.rule = GrammarRule{GrammarDialect::kLark, ""}, .start = {}}),
             "CONSTRAINT_INVALID");
   EXPECT_EQ(ReasonFor({.rule = GrammarRule{GrammarDialect::kEbnf, "root ::="}, .start = {}}), "");
@@ -235,41 +237,6 @@ TEST(CheckRuleTest, KeepsTheLimits) {
             "CONSTRAINT_TOO_LARGE");
   rules.resize(rules.find("a2000"));
   EXPECT_EQ(ReasonFor({.rule = GrammarRule{GrammarDialect::kLark, rules}, .start = {}}), "");
-}
-
-TEST(RefusalTest, SaysWhyAndWhere) {
-  const ConstraintSpec spec = {
-      .rule = JsonSchemaRule{R"({"properties":{"a":{"oneOf":[{},{}]},"b":{"maxProperties":1}}})"},
-      .start = {},
-      .field = "f"};
-  struct Case {
-    const char* error;
-    const char* reason;
-    const char* message;
-  };
-  const Case cases[] = {
-      {"oneOf constraints are not supported. Enable 'coerce_one_of'", "CONSTRAINT_UNSUPPORTED",
-       "f: /properties/a/oneOf: oneOf constraints"},
-      {"min/maxProperties only supported when all keys", "CONSTRAINT_UNSUPPORTED",
-       "f: /properties/b/maxProperties: min/max"},
-      {"Unsatisfiable schema: required property 'a' is unsatisfiable\n  at b",
-       "CONSTRAINT_UNSATISFIABLE", "f: Unsatisfiable schema: required property 'a' is unsat"},
-      {"initial lexer configuration (grammar) too big (limit for this grammar: 9)",
-       "CONSTRAINT_TOO_LARGE", "f: initial lexer"},
-      {"invalid regex \"(\": regex parse error:\n    (\n    ^\nerror: unclosed group",
-       "CONSTRAINT_INVALID", "f: regex parse error: unclosed group"},
-      {"look-around is not supported", "CONSTRAINT_UNSUPPORTED", "f: look-around"},
-      {"NoExtensionBias", "CONSTRAINT_UNSATISFIABLE", "f: no output"},
-      {"2(5): Expected token ':'\n 1 | start", "CONSTRAINT_INVALID", "f: 2(5): Expected token ':'"},
-  };
-  for (const Case& c : cases) {
-    const absl::Status status = RefusalOf(spec, c.error);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(GetErrorDetails(status).reason, c.reason) << c.error;
-    EXPECT_EQ(GetErrorDetails(status).field, "f");
-    EXPECT_EQ(std::string(status.message()).substr(0, std::string(c.message).size()), c.message);
-    EXPECT_EQ(status.message().find('\n'), std::string::npos);
-  }
 }
 
 }  // namespace

@@ -33,31 +33,6 @@ constexpr std::string_view kHostLabel =
 // RFC 1035, without the length bytes at both ends.
 constexpr size_t kMaxHost = 253;
 
-// A class of characters that has a letter: what all readings of it have, and what any has.
-struct CharacterClass {
-  char letter;
-  std::string_view all;
-  std::string_view any;
-};
-constexpr CharacterClass kClasses[] = {
-    {'d', "0-9", R"(\p{Nd})"},
-    {'w', "0-9A-Za-z_", R"(\p{L}\p{M}\p{N}\p{Pc})"},
-    {'s', R"(\t\n\x0B\f\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000})",
-     R"(\t\n\x0B\f\r\x1C-\x20\u{85}\u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF})"},
-};
-
-// The class of `letter`, such as \d, or its complement, such as \D; empty if it is none. Outside of
-// negated brackets, it has what all readings have.
-std::string ClassOf(char letter, bool in_negated_brackets) {
-  for (const CharacterClass& known : kClasses) {
-    const bool is_complement = letter == known.letter - 'a' + 'A';
-    if (letter != known.letter && !is_complement) continue;
-    const std::string_view set = is_complement == in_negated_brackets ? known.all : known.any;
-    return std::string(is_complement ? "[^" : "[").append(set).append("]");
-  }
-  return {};
-}
-
 std::optional<int> HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -66,42 +41,6 @@ std::optional<int> HexDigit(char c) {
 }
 
 }  // namespace
-
-std::string PatternForLibrary(std::string_view pattern) {
-  std::string changed;
-  bool in_brackets = false;
-  bool is_negated = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const bool is_after_hyphen = in_brackets && i > 0 && pattern[i - 1] == '-';
-      const std::string set = ClassOf(pattern[++i], in_brackets && is_negated);
-      // A hyphen before a class is a character, and no range.
-      if (!set.empty() && is_after_hyphen) changed.insert(changed.size() - 1, "\\");
-      changed += set.empty() ? std::string{c, pattern[i]} : set;
-    } else if (!in_brackets) {
-      changed += c;
-      if (c != '[') continue;
-      in_brackets = true;
-      is_negated = next == '^';
-      // A bracket that comes first is a character.
-      if (is_negated) changed += pattern[++i];
-      if (i + 1 < pattern.size() && pattern[i + 1] == ']') changed += pattern[++i];
-    } else if (c == ']') {
-      changed += c;
-      in_brackets = false;
-    } else {
-      if (c == '[' || c == '&' || c == '~') changed += '\\';
-      changed += c;
-      if (c == '-' && next == '-') {
-        changed += "\\-";
-        ++i;
-      }
-    }
-  }
-  return changed;
-}
 
 FormatSupport FormatSupportOf(std::string_view format) {
   const auto is_in = [&](const auto& names) {

@@ -1,4 +1,4 @@
-// Strings in JSON Schemas: patterns, names of formats, parts of JSON pointers.
+// Strings in JSON Schemas: names of formats, parts of JSON pointers.
 #ifndef ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
 #define ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
 
@@ -8,11 +8,6 @@
 #include <string_view>
 
 namespace orcd {
-
-// A pattern of ECMA-262, which JSON Schema uses, in the syntax of Rust's regex crate. They differ
-// in brackets: there `[`, `&&`, `~~` and `--` combine sets, here they are characters. \d, \w and \s
-// are different sets in ECMA-262 and in common validators: the result matches what both do.
-std::string PatternForLibrary(std::string_view pattern);
 
 enum class FormatSupport {
   kByLibrary,

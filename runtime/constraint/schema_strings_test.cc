@@ -9,30 +9,6 @@
 namespace orcd {
 namespace {
 
-TEST(SchemaStringsTest, EscapesWhatOnlyRustReadsInBrackets) {
-  EXPECT_EQ(PatternForLibrary(R"(^a[b-d]\.+\/$)"), R"(^a[b-d]\.+\/$)");
-  EXPECT_EQ(PatternForLibrary("[[]"), R"([\[])");
-  EXPECT_EQ(PatternForLibrary("[a&&b]"), R"([a\&\&b])");
-  EXPECT_EQ(PatternForLibrary("a&&b~~--[~a]"), R"(a&&b~~--[\~a])");
-  EXPECT_EQ(PatternForLibrary("[+--]"), R"([+-\-])");
-  EXPECT_EQ(PatternForLibrary(R"([\]\[a]b[)"), R"([\]\[a]b[)");
-  EXPECT_EQ(PatternForLibrary("[^]a]"), "[^]a]");
-  EXPECT_EQ(PatternForLibrary("[]a]["), "[]a][");
-  EXPECT_EQ(PatternForLibrary("\\"), "\\");
-}
-
-TEST(SchemaStringsTest, MatchesWhatAllReadingsOfAClassDo) {
-  EXPECT_EQ(PatternForLibrary(R"(\d\D)"), R"([0-9][^\p{Nd}])");
-  EXPECT_EQ(PatternForLibrary(R"([^\d][^\D_])"), R"([^[\p{Nd}]][^[^0-9]_])");
-  EXPECT_EQ(PatternForLibrary(R"([\w.-])"), "[[0-9A-Za-z_].-]");
-  EXPECT_EQ(PatternForLibrary(R"([+-\d])"), R"([+\-[0-9]])");
-  EXPECT_EQ(PatternForLibrary(R"([\\d]\\w)"), R"([\\d]\\w)");
-  EXPECT_NE(PatternForLibrary(R"(\s)").find("\\u{A0}"), std::string::npos);
-  EXPECT_EQ(PatternForLibrary(R"(\s)").find("\\u{FEFF}"), std::string::npos);
-  EXPECT_NE(PatternForLibrary(R"(\S)").find("\\u{FEFF}"), std::string::npos);
-  EXPECT_NE(PatternForLibrary(R"([^\s])").find("\\u{FEFF}"), std::string::npos);
-}
-
 TEST(SchemaStringsTest, MatchesNamesOfHosts) {
   const RE2 host(PatternOfFormat("hostname"));
   const std::string long_label(63, 'a');
