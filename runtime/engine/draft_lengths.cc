@@ -21,11 +21,12 @@ constexpr int kFewDrafts = 2;
 constexpr int kMostDrafts = 64;
 // A sequence for which guesses do not pay is tried after this many steps at the earliest.
 constexpr int kStepsBetweenTries = 8;
-// A decode step adds so much of itself to the budget, which holds at most kMostBudget steps, so
-// that gains of long ago do not pay for losses now. Debts beyond kMostDebt, as after a pause of the
-// machine, are forgotten.
-constexpr double kBudgetShare = 0.005;
-constexpr double kMostBudget = 16;
+// A decode step adds so much of itself to what tries may cost, and to what guesses may. Both begin
+// with the most that they hold: gains of long ago do not pay for losses now. Debts beyond
+// kMostDebt, as after a pause of the machine, are forgotten.
+constexpr double kShare = 0.005;
+constexpr double kMostTries = 1;
+constexpr double kMostTrust = 16;
 constexpr double kMostDebt = 64;
 // Fewer unread tokens are no measure of the time that reading takes.
 constexpr int kLeastReadToMeasure = 32;
@@ -38,7 +39,13 @@ constexpr double kStepsOfReading = 4;
 constexpr double kReadingShare = 1.0 / 8;
 constexpr int kMostStepsLeft = 512;
 
+// True if most of the time that a drafter takes goes into reading.
+bool IsReading(int drafts, int read) { return read >= kLeastReadToMeasure && read >= 4 * drafts; }
+
 }  // namespace
+
+DraftLengths::DraftLengths(bool pipelined)
+    : pipelined_(pipelined), tries_(kMostTries), trust_(kMostTrust) {}
 
 void DraftCounts::Add(int drafts, int right, double fades) {
   for (double* count : {&first, &first_right, &next, &next_right}) *count *= 1 - fades;
@@ -74,12 +81,11 @@ void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates
   const std::optional<double> plain = costs_.Seconds(drawing);
   if (!plain) return;
   plain_seconds_ = *plain;
-  if (budget_ < 0 || room <= 0) return;
+  if (trust_ < 0 || room <= 0) return;
   for (Candidate& candidate : candidates) {
     if (!IsWorthReading(candidate, *plain)) candidate.most = 0;
   }
-  const int drafts =
-      ChooseFastest(drawing, std::min(room, kMostDraftsAStep), *plain, candidates);
+  const int drafts = ChooseFastest(drawing, std::min(room, kMostDraftsAStep), *plain, candidates);
   if (drafts < room) ChooseTry(drawing, drafts, *plain, candidates);
 }
 
@@ -122,8 +128,8 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
       chosen = order_.size();
     }
     if (candidate.length < std::min(candidate.most, candidate.record->most)) {
-      heap_.push_back({.gain = next.gain * GainOf(*candidate.record).next,
-                       .candidate = next.candidate});
+      heap_.push_back(
+          {.gain = next.gain * GainOf(*candidate.record).next, .candidate = next.candidate});
       std::push_heap(heap_.begin(), heap_.end());
     }
     // None that is left gives more than the next one.
@@ -139,7 +145,7 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
   const double before = drafts > 0 ? Seconds(drawing, drafts) : plain_seconds;
   double extra = (Seconds(drawing, drafts + 1) - before) / plain_seconds;
   if (pipelined_ && drawing > 1) extra += 1.0 / drawing;
-  if (budget_ < extra) return;
+  if (tries_ < extra) return;
   Candidate* longest_ago = nullptr;
   for (Candidate& candidate : candidates) {
     if (candidate.length > 0 || candidate.most == 0) continue;
@@ -173,13 +179,13 @@ void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
   record.most = std::clamp(record.most, kFewDrafts, kMostDrafts);
 }
 
-void DraftLengths::OnDrafted(int drafts, int unread, double seconds) {
+void DraftLengths::OnDrafted(int drafts, int read, double seconds) {
   if (seconds <= 0) return;
-  if (unread < kLeastReadToMeasure || unread < 4 * drafts) {
+  if (!IsReading(drafts, read)) {
     drafting_.Add(std::max(drafts, 1), seconds);
     return;
   }
-  const double sample = seconds / unread;
+  const double sample = seconds / read;
   reading_seconds_ = reading_seconds_ > 0 ? (3 * reading_seconds_ + sample) / 4 : sample;
 }
 
@@ -191,8 +197,12 @@ void DraftLengths::OnStep(const Step& step) {
   // Plain steps differ from their mean by chance alone.
   const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
   const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
-  budget_ += kBudgetShare + brought - (extra + step.drafting_seconds) / *plain;
-  budget_ = std::clamp(budget_, -kMostDebt, kMostBudget);
+  const double gain = brought - extra / *plain;
+  const double drafting = step.drafting_seconds / *plain;
+  trust_ = std::clamp(trust_ + kShare + gain - drafting, -kMostDebt, kMostTrust);
+  // A sequence that was read can be guessed for from then on.
+  const double tried = IsReading(step.drafts, step.read) ? gain : gain - drafting;
+  tries_ = std::clamp(tries_ + kShare + std::min(tried, 0.0), -kMostDebt, kMostTries);
 }
 
 }  // namespace orcd

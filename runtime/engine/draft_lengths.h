@@ -41,10 +41,10 @@ struct DraftRecord {
 // are those for which (drawing + G) / (c(drawing + D) + d(D)) is greatest, if that exceeds drawing
 // / c(drawing) by a margin; else no tokens are guessed.
 //
-// A sequence whose guesses are not expected to pay gets one of a single draft now and then. These
-// tries have a budget: half a percent of the time of all steps. All that guesses have cost and
-// brought is charged to it too, as it was measured, so that wrong expectations end all guesses for
-// a while. Text that cannot be guessed is thus slowed down by about half a percent.
+// A sequence whose guesses are not expected to pay gets one of a single draft now and then; such
+// tries may cost half a percent of the time of all steps. All that guesses have cost and brought,
+// as it was measured, is added up too: if expectations have misled by some steps' worth, nothing is
+// guessed until half a percent of later steps has made up for it.
 //
 // One thread. Tells no time, so tests give it made-up durations.
 class DraftLengths {
@@ -72,11 +72,13 @@ class DraftLengths {
     // Duration of the step, and before it of guessing.
     double seconds = 0;
     double drafting_seconds = 0;
+    // Tokens that the drafter read before it guessed.
+    int read = 0;
   };
 
   // `pipelined` is true if a step may be planned while another is in flight: then a sequence for
   // which tokens are guessed misses a step.
-  explicit DraftLengths(bool pipelined) : pipelined_(pipelined) {}
+  explicit DraftLengths(bool pipelined);
 
   // Sets the lengths for a step in which `drawing` sequences draw, the candidates included, and
   // that has room for `room` drafts.
@@ -90,8 +92,8 @@ class DraftLengths {
   void OnNothingGuessed(DraftRecord& record);
   // A guess was verified.
   void OnVerified(DraftRecord& record, int drafts, int right);
-  // Guessing `drafts` tokens after `unread` ones were read took `seconds`.
-  void OnDrafted(int drafts, int unread, double seconds);
+  // Guessing `drafts` tokens, for which `read` were read first, took `seconds`.
+  void OnDrafted(int drafts, int read, double seconds);
   void OnStep(const Step& step);
 
  private:
@@ -116,8 +118,7 @@ class DraftLengths {
   // Seconds of a step with drafts, and of guessing them.
   double Seconds(int drawing, int drafts) const;
   // Sets the lengths for which tokens come fastest; returns the sum of them.
-  int ChooseFastest(int drawing, int limit, double plain_seconds,
-                    std::span<Candidate> candidates);
+  int ChooseFastest(int drawing, int limit, double plain_seconds, std::span<Candidate> candidates);
   void ChooseTry(int drawing, int drafts, double plain_seconds, std::span<Candidate> candidates);
 
   const bool pipelined_;
@@ -130,8 +131,9 @@ class DraftLengths {
   double reading_seconds_ = 0;
   // Of the last plain step that was looked up.
   double plain_seconds_ = 0;
-  // The budget of tries, in steps.
-  double budget_ = 1;
+  // Both in steps: what tries may cost now, and what guesses may.
+  double tries_;
+  double trust_;
   int64_t steps_ = 0;
   // Scratch of Choose.
   std::vector<Next> heap_;

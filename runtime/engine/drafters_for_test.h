@@ -72,8 +72,8 @@ class FunctionDrafter : public Drafter {
   bool failed_ = false;
 };
 
-// Knows some texts, and goes on as the one does that begins with a sequence's tokens. Any thread may
-// add texts.
+// Knows some texts, and goes on as the one does that begins with a sequence's tokens. Any thread
+// may add texts.
 class KnownTexts {
  public:
   void Add(std::vector<int32_t> text) {

@@ -1,8 +1,8 @@
 // A backend whose model is a hash: the next token is a function of the seed, the position, the
 // prompt's length and every earlier token, read back from the KV blocks that the batch names. A
 // wrong block, position, slot, order or prompt length changes the tokens. With a window, the window
-// blocks must have every token of it as well, and be no more than that takes. Drafts are verified as
-// a backend does it; wrong ones stay in the KV blocks, where nobody may read them.
+// blocks must have every token of it as well, and be no more than that takes. Drafts are verified
+// as a backend does it; wrong ones stay in the KV blocks, where nobody may read them.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -76,7 +76,8 @@ class FakeBackend : public Backend {
       EXPECT_FALSE(seq.tokens.empty());
       tokens += static_cast<size_t>(RowsOf(seq));
       Slot& slot = slots_[seq.slot];
-      EXPECT_EQ(slot.drafted_steps, 0) << "a step with drafts of slot " << seq.slot << " is in flight";
+      EXPECT_EQ(slot.drafted_steps, 0)
+          << "a step with drafts of slot " << seq.slot << " is in flight";
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens),

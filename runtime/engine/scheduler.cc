@@ -607,7 +607,8 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
 
 void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl::Time now) {
   int right = 0;
-  for (size_t i = 0; i < step.parts.size(); ++i) right += RightDrafts(step.parts[i].drafts, result.parts[i]);
+  for (size_t i = 0; i < step.parts.size(); ++i)
+    right += RightDrafts(step.parts[i].drafts, result.parts[i]);
   const absl::Duration duration = now - std::max(step.planned, last_commit_);
   // A sequence whose guesses are right gets several tokens in the time of one.
   const double tokens = static_cast<double>(step.drawing + right) / std::max(step.drawing, 1);
@@ -619,7 +620,8 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
                          .right = right,
                          .held_back = step.held_back,
                          .seconds = absl::ToDoubleSeconds(duration),
-                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting)});
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting),
+                         .read = step.read});
 }
 
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
@@ -674,7 +676,7 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   const bool all_finite =
       result.finite && AllFinite(result.target_logprobs) && (drops || AllFinite(result.samples));
   if (all_finite && part.begin == sequence.computed) AcceptPositions(sequence, end);
-  if (part.drafts > 0) ReturnGuessBlocks(sequence);
+  if (part.drafts > 0) KeepBlocks(sequence, sequence.scheduled);
 }
 
 void Scheduler::AcceptPositions(Sequence& sequence, int end) {

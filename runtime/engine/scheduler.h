@@ -91,11 +91,11 @@ struct SchedulerCounts {
 // the launch of their step if the backend can take them then; otherwise a sequence whose next mask
 // depends on a draw in flight waits for it.
 //
-// A drafter may guess the tokens that follow (scheduler_guesses.cc). A step that runs no prompts then
-// also runs the guesses of each sequence, for which this step's draws show at once how many are
-// right. Guesses take blocks that are free, and leave nothing behind if they are wrong; the tokens
-// are the same as without. DraftLengths decides how many pay. A sequence whose draw is in flight
-// waits for it before tokens are guessed.
+// A drafter may guess the tokens that follow (scheduler_guesses.cc). A step that runs no prompts
+// then also runs the guesses of each sequence, for which this step's draws show at once how many
+// are right. Guesses take blocks that are free, and leave nothing behind if they are wrong; the
+// tokens are the same as without. DraftLengths decides how many pay. A sequence whose draw is in
+// flight waits for it before tokens are guessed.
 class Scheduler {
  public:
   struct Hooks {
@@ -189,7 +189,9 @@ class Scheduler {
     int drawing = 0;
     // Sequences that are left out since they wait for their draws (Sequence::held_back).
     int held_back = 0;
+    // Time of guessing, and tokens that the drafter read for that.
     absl::Duration drafting;
+    int read = 0;
     // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };
@@ -268,8 +270,8 @@ class Scheduler {
   // Takes blocks for as much of the sequence's guess as there are blocks, of which it may take
   // `spare`; counts them there.
   void TakeGuessBlocks(Sequence& sequence, int64_t& spare);
-  // Returns the blocks that the sequence has only for guesses.
-  void ReturnGuessBlocks(Sequence& sequence);
+  // Returns the sequence's blocks beyond its first `tokens` tokens.
+  void KeepBlocks(Sequence& sequence, int tokens);
   // Records how many guesses of a part were right.
   void TakeVerified(const InFlight::Part& part, int right);
   void EndGuesses(const absl::Status& status);

@@ -64,10 +64,9 @@ void Scheduler::PlanGuesses(InFlight& step) {
 void Scheduler::AskDrafter(InFlight& step) {
   draft_requests_.clear();
   asked_.clear();
-  int readable = options_.fixed_drafts == 0 ? draft_lengths_.MostRead()
-                                            : std::numeric_limits<int>::max();
+  int readable =
+      options_.fixed_drafts == 0 ? draft_lengths_.MostRead() : std::numeric_limits<int>::max();
   int drafts = 0;
-  int read = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const DraftLengths::Candidate& candidate = candidates_[i];
     Sequence& sequence = *guessing_[i];
@@ -86,13 +85,12 @@ void Scheduler::AskDrafter(InFlight& step) {
     const bool all = reads == candidate.unread;
     if (!all && reads == 0) continue;
     sequence.read_by_drafter += reads;
-    draft_requests_.push_back(
-        {.slot = *sequence.slot,
-         .tokens = std::span(sequence.tokens).first(sequence.read_by_drafter),
-         .count = all ? candidate.length : 1});
+    draft_requests_.push_back({.slot = *sequence.slot,
+                               .tokens = std::span(sequence.tokens).first(sequence.read_by_drafter),
+                               .count = all ? candidate.length : 1});
     asked_.push_back(all ? &sequence : nullptr);
     drafts += draft_requests_.back().count;
-    read += reads;
+    step.read += reads;
   }
   if (draft_requests_.empty()) return;
 
@@ -110,7 +108,7 @@ void Scheduler::AskDrafter(InFlight& step) {
   const absl::Time end = options_.clock ? options_.clock() : now_;
   step.drafting = end - begin;
   step.planned += step.drafting;
-  draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
+  draft_lengths_.OnDrafted(drafts, step.read, absl::ToDoubleSeconds(step.drafting));
 }
 
 void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
@@ -178,15 +176,12 @@ void Scheduler::TakeGuessBlocks(Sequence& sequence, int64_t& spare) {
     count = std::clamp(list.size() * backend_.block_tokens - known, 0, count);
   }
   tokens.resize(count);
-  if (count == 0) ReturnGuessBlocks(sequence);
+  if (count == 0) KeepBlocks(sequence, known);
 }
 
-void Scheduler::ReturnGuessBlocks(Sequence& sequence) {
-  // As ReserveNext leaves them.
-  const int next = sequence.scheduled + 1;
-  const int known = std::max(next, static_cast<int>(sequence.tokens.size()));
-  blocks_.Shrink(sequence.blocks, BlocksFor(known));
-  if (window_ > 0) window_blocks_.Shrink(sequence.window_blocks, BlocksFor(next));
+void Scheduler::KeepBlocks(Sequence& sequence, int tokens) {
+  blocks_.Shrink(sequence.blocks, BlocksFor(tokens));
+  if (window_ > 0) window_blocks_.Shrink(sequence.window_blocks, BlocksFor(tokens));
 }
 
 void Scheduler::TakeVerified(const InFlight::Part& part, int right) {

@@ -138,8 +138,8 @@ class SchedulerHarness {
     return request;
   }
 
-  // Plans and commits one step each, as far as the pipeline allows; a step takes one millisecond, or
-  // what step_time_ says of the tokens launched last. False if there was nothing to do.
+  // Plans and commits one step each, as far as the pipeline allows; a step takes one millisecond,
+  // or what step_time_ says of the tokens launched last. False if there was nothing to do.
   bool Advance() {
     if (scheduler_->steps_in_flight() < info_.max_in_flight) {
       StepBatch batch;

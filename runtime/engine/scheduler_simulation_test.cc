@@ -1,9 +1,10 @@
-// Random simulations of the scheduler, one for each seed, compared with a naive model: no token
-// lost or sent twice, no block leaked, no request starved, no bound exceeded.
+// Random simulations of the scheduler, one for each seed, compared with a naive model that guesses
+// nothing: no token lost or sent twice, no block leaked, no request starved, no bound exceeded.
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/constraint_for_test.h"
+#include "runtime/engine/drafters_for_test.h"
 #include "runtime/engine/scheduler_harness_for_test.h"
 #include "testing/sanitized.h"
 
@@ -40,6 +42,11 @@ struct Encounters {
   // As FakeBackend counts them.
   int64_t parts_after_returns = 0;
   int64_t starts_after_a_window = 0;
+  // Guesses; those of requests with constraints; and runs in which the drafter failed.
+  int64_t drafts = 0;
+  int64_t right_drafts = 0;
+  int64_t drafts_under_rules = 0;
+  int64_t drafter_failures = 0;
 };
 
 enum class Windows { kNone, kSome };
@@ -49,9 +56,11 @@ enum class Rules { kNone, kSome };
 class Simulation : public SchedulerHarness {
  public:
   // One in `poison_one_in` parts of steps gives keys and values that are not finite; 0: none. With
-  // Rules::kSome, half of the requests have constraints, and some have penalties.
+  // Rules::kSome, half of the requests have constraints, and some have penalties. With `guessing`,
+  // most requests' tokens are guessed.
   Simulation(uint64_t seed, std::shared_ptr<const Model> model, Windows windows,
-             int poison_one_in = 0, Rules rules = Rules::kNone)
+             int poison_one_in = 0, Rules rules = Rules::kNone,
+             std::optional<Guessing> guessing = std::nullopt)
       : random_(seed), poison_(static_cast<uint32_t>(seed)), rules_(rules) {
     model_ = std::move(model);
     BackendInfo info;
@@ -72,6 +81,7 @@ class Simulation : public SchedulerHarness {
       info.window_blocks = std::min(blocks_for(window_ - 1) + 1, blocks_for(context));
       if (Below(2) == 0) info.window_blocks += Below(info.kv_blocks + 1);
     }
+    if (guessing) Guess(*guessing, seed, info);
     Make(info, context);
     shares_ = Below(4) > 0;
     if (poison_one_in > 0) {
@@ -102,6 +112,9 @@ class Simulation : public SchedulerHarness {
         AdvanceAndCheck();
       }
       if (Below(6) == 0) CancelOne(absl::StrCat("r", Below(i + 1)));
+      if (guesser_ != nullptr && Below(200) == 0) {
+        guesser_->fail_with = absl::InternalError("the drafter has failed");
+      }
       // Occasionally all requests complete.
       if (Below(12) == 0) RunToEnd();
       if (Below(12) == 0) now_ += absl::Seconds(Below(20));
@@ -116,6 +129,7 @@ class Simulation : public SchedulerHarness {
     std::vector<Expected> samples;
     std::vector<int32_t> prompt;
     bool prompt_logprobs = false;
+    bool speculate = true;
     absl::Time rank;
     bool cancelled = false;
     absl::Time deadline;
@@ -125,6 +139,20 @@ class Simulation : public SchedulerHarness {
   };
 
   int Below(int n) { return static_cast<int>(random_() % n); }
+
+  void Guess(Guessing guessing, uint64_t seed, BackendInfo& info) {
+    info.max_drafts = 1 + Below(16);
+    if (Below(2) == 0) fixed_drafts_ = 1 + Below(16);
+    texts_ = std::make_shared<KnownTexts>();
+    auto guesser = MakeGuesser(guessing, texts_, model_->spec().vocab, seed);
+    guesser_ = guesser.get();
+    drafter_ = std::move(guesser);
+    // From drafts that cost nothing to drafts that cost a step.
+    const int slope = Below(4) == 0 ? 1000 : Below(100);
+    step_time_ = [slope](int tokens) {
+      return absl::Milliseconds(1) + absl::Microseconds(slope) * (tokens - 1);
+    };
+  }
 
   void Arrive(const std::string& id) {
     // Only a few prefixes, so that many requests share one.
@@ -151,13 +179,25 @@ class Simulation : public SchedulerHarness {
     if (rules_ == Rules::kSome && Below(4) == 0) request.sampling.presence_penalty = 1;
     if (rules_ == Rules::kSome && Below(2) == 0) Constrain(request, asked);
     if (request.samples == 1 && Below(5) == 0) Resume(request);
-    for (int s = 0; s < request.samples; ++s) asked.samples.push_back(Naive(request, s));
+    if (guesser_ != nullptr) request.speculate = Below(8) > 0;
+    asked.speculate = request.speculate;
+    for (int s = 0; s < request.samples; ++s) {
+      asked.samples.push_back(Naive(request, s));
+      if (texts_ != nullptr) texts_->Add(Whole(request, asked.samples.back()));
+    }
     if (request.constraint != nullptr) request.constraint = rules_of_.at(id);
     asked.prompt = std::move(prompt);
     asked.prompt_logprobs = request.prompt_logprobs >= 0;
     asked.rank = now_ - absl::Seconds(5) * request.priority;
     asked.deadline = request.deadline;
     scheduler_->Add(std::move(request), now_);
+  }
+
+  static std::vector<int32_t> Whole(const GenerationRequest& request, const Expected& expected) {
+    std::vector<int32_t> whole = request.prompt;
+    whole.insert(whole.end(), request.resume.begin(), request.resume.end());
+    whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
+    return whole;
   }
 
   // Gives the request a rule, which is ready at once or later, or never.
@@ -247,12 +287,45 @@ class Simulation : public SchedulerHarness {
     EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
     met.preemptions += scheduler_->counts().preemptions;
     met.cached_tokens += scheduler_->counts().cached_prompt_tokens;
+    CheckGuesses(met);
     // Without preemptions or turns, every decoding request gets a token in each step. Tokens that
-    // are forced come several at once, and take their time to run.
+    // are forced come several at once, and take their time to run. With two steps in flight, a
+    // sequence whose tokens are guessed misses one.
+    if (guesser_ != nullptr && info_.max_in_flight > 1) return;
     if (shares_ || rules_ == Rules::kSome || scheduler_->counts().preemptions > 0) return;
     for (const auto& [id, sink] : sinks_) {
       EXPECT_LE(sink->longest_gap, 1) << id;
       ++met.gaps_checked;
+    }
+  }
+
+  void CheckGuesses(Encounters& met) {
+    if (guesser_ == nullptr) return;
+    const SchedulerCounts& counts = scheduler_->counts();
+    int64_t drafts = 0;
+    int64_t right = 0;
+    for (const auto& [id, asked] : asked_) {
+      const FinishedEvent& end = *sinks_[id]->finished;
+      drafts += end.draft_tokens;
+      right += end.accepted_draft_tokens;
+      EXPECT_LE(end.accepted_draft_tokens, end.draft_tokens) << id;
+      EXPECT_LE(end.accepted_draft_tokens, end.generated_tokens) << id;
+      if (!asked.speculate) {
+        EXPECT_EQ(end.draft_tokens, 0) << id;
+      }
+      if (rules_of_.contains(id)) met.drafts_under_rules += end.draft_tokens;
+    }
+    EXPECT_EQ(counts.draft_tokens, drafts);
+    EXPECT_EQ(counts.accepted_draft_tokens, right);
+    // Those of requests that have ended meanwhile do not count.
+    EXPECT_LE(drafts, backend_->drafts_seen);
+    EXPECT_LE(right, backend_->drafts_right);
+    met.drafts += drafts;
+    met.right_drafts += right;
+    if (drafter_failure_.ok()) {
+      EXPECT_EQ(guesser_->slots(), 0u) << "the drafter was not told that all have left";
+    } else {
+      ++met.drafter_failures;
     }
   }
 
@@ -318,6 +391,9 @@ class Simulation : public SchedulerHarness {
   // Decides which keys and values are not finite.
   std::mt19937 poison_;
   const Rules rules_;
+  // Null if no tokens are guessed.
+  FunctionDrafter* guesser_ = nullptr;
+  std::shared_ptr<KnownTexts> texts_;
   bool shares_ = false;
   std::map<std::string, std::shared_ptr<PendingForTest>> rules_of_;
   // Requests whose constraints are being prepared.
@@ -384,6 +460,39 @@ TEST(SchedulerSimulationTest, ThousandsOfRunsWithConstraints) {
 TEST(SchedulerSimulationTest, ThousandsOfRuns) { RunMany(Windows::kNone); }
 
 TEST(SchedulerSimulationTest, ThousandsOfRunsWithWindows) { RunMany(Windows::kSome); }
+
+// Guesses change no token, however many are right, and whatever else happens.
+void RunGuesses(Guessing guessing, double least_right, double most_right) {
+  const std::shared_ptr<const Model> model = NanoModel();
+  Encounters met;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Windows windows = seed % 3 == 0 ? Windows::kSome : Windows::kNone;
+    const Rules rules = seed % 2 == 0 ? Rules::kSome : Rules::kNone;
+    const int poison_one_in = seed % 5 == 0 ? 60 : 0;
+    Simulation(seed, model, windows, poison_one_in, rules, guessing).Run(met);
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met.completed, 5 * kRuns);
+  EXPECT_GT(met.cancelled, kRuns / 2);
+  EXPECT_GT(met.preemptions, kRuns / 2);
+  EXPECT_GT(met.cached_tokens, 3 * kRuns);
+  EXPECT_GT(met.poisoned, kRuns / 20);
+  EXPECT_GT(met.forced_tokens, kRuns);
+  EXPECT_GT(met.failed_rules, kRuns / 20);
+  EXPECT_GT(met.parts_after_returns, kRuns);
+  EXPECT_GT(met.drafter_failures, kRuns / 50);
+  EXPECT_GT(met.drafts, 20 * kRuns);
+  EXPECT_GT(met.drafts_under_rules, kRuns);
+  EXPECT_GE(static_cast<double>(met.right_drafts), least_right * static_cast<double>(met.drafts));
+  EXPECT_LE(static_cast<double>(met.right_drafts), most_right * static_cast<double>(met.drafts));
+}
+
+TEST(SchedulerSimulationTest, RandomGuesses) { RunGuesses(Guessing::kRandom, 0, 0.1); }
+
+TEST(SchedulerSimulationTest, RightGuesses) { RunGuesses(Guessing::kRight, 0.7, 1); }
+
+TEST(SchedulerSimulationTest, MixedGuesses) { RunGuesses(Guessing::kMixed, 0.1, 0.9); }
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
 TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {

@@ -182,8 +182,8 @@ struct Sequence {
   DraftRecord draft_record;
   // Tokens that the drafter has read since the sequence got its slot.
   int read_by_drafter = 0;
-  // True if the step that is being planned leaves the sequence out, since its draw in flight must be
-  // known before tokens are guessed.
+  // True if the step that is being planned leaves the sequence out, since its draw in flight must
+  // be known before tokens are guessed.
   bool held_back = false;
   // False once a guess has led the constraint to an error.
   bool may_guess = true;
