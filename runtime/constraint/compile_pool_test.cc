@@ -12,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/constraint_errors.h"
+#include "runtime/constraint/rule_error.h"
 #include "runtime/text/small_vocabulary_for_test.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
@@ -42,14 +44,19 @@ class Anything final : public Constraint {
 
 class AnythingRule final : public CompiledRule {
  public:
-  explicit AnythingRule(size_t bytes) : bytes_(bytes) {}
+  AnythingRule(size_t bytes, std::shared_ptr<const std::atomic<bool>> fails)
+      : bytes_(bytes), fails_(std::move(fails)) {}
   size_t bytes() const override { return bytes_; }
+  absl::Status refusal() const override {
+    return *fails_ ? RuleTooLarge("f", "failed too often") : absl::OkStatus();
+  }
   std::unique_ptr<Constraint> Make(std::shared_ptr<const void> held) const override {
     return std::make_unique<Anything>(std::move(held));
   }
 
  private:
   const size_t bytes_;
+  const std::shared_ptr<const std::atomic<bool>> fails_;
 };
 
 class TimesObserver final : public ConstraintObserver {
@@ -88,10 +95,11 @@ class CompilePoolTest : public ::testing::Test {
             std::lock_guard lock(mutex_);
             compiled_.push_back(text);
           }
-          if (text == "block") {
+          if (text.starts_with("block")) {
             blocked_.Notify();
-            EXPECT_TRUE(gate_.WaitFor(absl::Seconds(20)));
+            EXPECT_TRUE(gate_.WaitFor(absl::Seconds(60)));
           }
+          if (text == "full") return ConstraintLimitReached("constraints:memory", "full");
           if (text == "bad") {
             return MakeError(absl::StatusCode::kInvalidArgument, "bad",
                              {.reason = "CONSTRAINT_UNSUPPORTED"});
@@ -101,7 +109,7 @@ class CompilePoolTest : public ::testing::Test {
             while (absl::Now() < end) {
             }
           }
-          return std::make_shared<AnythingRule>(rule_bytes_);
+          return std::make_shared<AnythingRule>(rule_bytes_, fails_);
         });
   }
   static ConstraintSpec Regex(std::string text) {
@@ -135,6 +143,7 @@ class CompilePoolTest : public ::testing::Test {
   std::unique_ptr<const Tokenizer> tokenizer_;
   ConstraintLimits limits_;
   size_t rule_bytes_ = 1000;
+  const std::shared_ptr<std::atomic<bool>> fails_ = std::make_shared<std::atomic<bool>>(false);
   const std::shared_ptr<TimesObserver> observer_ = std::make_shared<TimesObserver>();
   Event blocked_;
   Event gate_;
@@ -233,6 +242,70 @@ TEST_F(CompilePoolTest, RemembersRefusals) {
   EXPECT_THAT(compiled(), ElementsAre("bad"));
   EXPECT_EQ(pool_->stats().refused_unsupported, 2);
   EXPECT_EQ(pool_->stats().live, 2) << "of the request that still holds its refusal";
+}
+
+TEST_F(CompilePoolTest, ForgetsWhatIsNoPropertyOfTheRule) {
+  Start();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(CompileNow(Regex("full"))->status().code(), absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_THAT(compiled(), ElementsAre("full", "full"));
+  EXPECT_EQ(pool_->stats().refused_busy, 2);
+}
+
+TEST_F(CompilePoolTest, RefusesARuleThatFailedInUse) {
+  Start();
+  const auto before = CompileNow(Regex("a"));
+  *fails_ = true;
+  const auto refused = pool_->Compile(Regex("a"), 1);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_EQ(pool_->stats().refused_too_large, 1);
+  EXPECT_NE(before->Make(), nullptr) << "its request goes on";
+  EXPECT_THAT(compiled(), ElementsAre("a"));
+}
+
+// Without progress after 50 ms.
+TEST_F(CompilePoolTest, GivesUpWhatDoesNotEnd) {
+  limits_.compile_time = absl::Milliseconds(10);
+  Start();
+  const auto stuck = CompileNow(Regex("block"), 2);
+  EXPECT_EQ(stuck->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(stuck->status()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_THAT(std::string(stuck->status().message()), HasSubstr("did not compile in 50ms"));
+  EXPECT_EQ(pool_->Compile(Regex("block"), 1).status(), stuck->status()) << "it is remembered";
+  EXPECT_TRUE(CompileNow(Regex("a"))->status().ok()) << "on another thread";
+  gate_.Notify();
+  EXPECT_TRUE(Eventually([&] { return pool_->stats().compiled == 2; }));
+  EXPECT_EQ(pool_->Compile(Regex("block"), 1).status(), stuck->status());
+  EXPECT_THAT(compiled(), ElementsAre("block", "a"));
+}
+
+TEST_F(CompilePoolTest, SaysThatNoThreadIsLeft) {
+  limits_.compile_time = absl::Milliseconds(10);
+  Start();
+  const auto expect_busy = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINT_LIMIT");
+    EXPECT_EQ(GetErrorDetails(status).subject, "constraints:threads");
+  };
+  std::vector<std::shared_ptr<PendingConstraint>> stuck;
+  for (int i = 0; i < CompilePool::kMostReplaced; ++i) {
+    stuck.push_back(CompileNow(Regex(absl::StrCat("block", i))));
+    EXPECT_EQ(GetErrorDetails(stuck.back()->status()).reason, "CONSTRAINT_TOO_LARGE");
+  }
+  EXPECT_TRUE(CompileNow(Regex("a"))->status().ok()) << "on the last thread";
+  stuck.push_back(Compile(Regex("block of the last thread")));
+  // It waits until the thread is given up, or comes after that.
+  const auto late = pool_->Compile(Regex("late"), 1);
+  if (late.ok()) EXPECT_TRUE(Eventually([&] { return (*late)->ready(); }));
+  expect_busy(late.ok() ? (*late)->status() : late.status());
+  EXPECT_TRUE(Eventually([&] { return stuck.back()->ready(); }));
+  expect_busy(pool_->Compile(Regex("b"), 1).status());
+  EXPECT_TRUE(pool_->Compile(Regex("a"), 1).ok()) << "it is kept";
+
+  gate_.Notify();
+  EXPECT_TRUE(Eventually([&] { return pool_->stats().compiled == 5; }));
+  EXPECT_TRUE(CompileNow(Regex("b"))->status().ok()) << "a thread came back";
 }
 
 TEST_F(CompilePoolTest, RefusesWhatTakesTooLong) {

@@ -75,6 +75,15 @@ TEST(JsonSchemaTest, RefusesByPointer) {
       {R"({"minimum":true})", "CONSTRAINT_INVALID", "f: /minimum: "},
       {R"({"multipleOf":0})", "CONSTRAINT_INVALID", "f: /multipleOf: "},
       {R"({"pattern":1})", "CONSTRAINT_INVALID", "f: /pattern: "},
+      {R"({"pattern":"(a"})", "CONSTRAINT_INVALID", "f: /pattern: a group is not closed"},
+      {R"({"items":{"pattern":"\\bword"}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /items/pattern: word boundaries"},
+      {R"({"patternProperties":{"a/(?=b)":{}}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /patternProperties/a~1(?=b): look-around"},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","exclusiveMinimum":true})",
+       "CONSTRAINT_INVALID", "f: /exclusiveMinimum: is not a number"},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","exclusiveMinimum":3})",
+       "CONSTRAINT_INVALID", "f: /exclusiveMinimum: is not a boolean"},
       {R"({"a":1,"a":2})", "CONSTRAINT_INVALID", "f: has the name \"a\" twice"},
       {R"({"multipleOf":1001})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
       {R"({"multipleOf":0.0005})", "CONSTRAINT_TOO_LARGE", "f: /multipleOf: "},
@@ -83,13 +92,13 @@ TEST(JsonSchemaTest, RefusesByPointer) {
       {R"({"allOf":[{"multipleOf":997},{"multipleOf":991}]})", "CONSTRAINT_TOO_LARGE",
        "f: the common multiple"},
       {R"({"minLength":3000000000})", "CONSTRAINT_TOO_LARGE", "f: /minLength: "},
-  };
-  for (const Refused& c : cases) {
-    const absl::Status status = Check(c.schema);
-    EXPECT_EQ(GetErrorDetails(status).reason, c.reason) << c.schema;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.schema;
-    EXPECT_EQ(GetErrorDetails(status).field, "f");
-  }
+};
+for (const Refused& c : cases) {
+  const absl::Status status = Check(c.schema);
+  EXPECT_EQ(GetErrorDetails(status).reason, c.reason) << c.schema;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.schema;
+  EXPECT_EQ(GetErrorDetails(status).field, "f");
+}
 }
 
 TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
@@ -112,6 +121,7 @@ TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
           R"({"minProperties":3,"required":["a","b"]})",
           R"({"minProperties":3,"additionalProperties":false,"properties":{"a":{},"b":{},"c":{}}})",
           R"({"exclusiveMinimum":true,"minimum":3})",
+          R"({"$schema":"http://json-schema.org/draft-04/schema#","exclusiveMaximum":false})",
       }) {
     EXPECT_TRUE(Check(schema).ok()) << Check(schema);
   }
@@ -165,8 +175,6 @@ TEST(JsonSchemaTest, WritesWhatTheLibraryWouldMisread) {
             R"({"prefixItems":[{}],"items":false})");
   EXPECT_EQ(Changed(R"({"items":[{}],"anyOf":[{}],"additionalItems":false})"),
             R"({"items":[{}],"additionalItems":false,"anyOf":[{}]})");
-  EXPECT_EQ(Changed(R"({"minimum":1,"$ref":"#","exclusiveMinimum":true})"),
-            R"({"minimum":1,"exclusiveMinimum":true,"$ref":"#"})");
   EXPECT_EQ(Changed(R"({"anyOf":[{}],"type":"null"})"), R"({"anyOf":[{}],"type":"null"})");
   EXPECT_EQ(Changed(R"({"pattern":"[[]","patternProperties":{"[&]":{"pattern":"a"}}})"),
             R"({"pattern":"[\\[]","patternProperties":{"[\\&]":{"pattern":"a"}}})");
@@ -238,6 +246,30 @@ TEST(JsonSchemaTest, MovesExclusiveBoundsWithAnotherNear) {
             R"({"minimum":-1.5,"maximum":-1.000001})");
   EXPECT_EQ(Changed(R"({"exclusiveMinimum":0,"maximum":5})"),
             R"({"exclusiveMinimum":0,"maximum":5})");
+}
+
+TEST(JsonSchemaTest, ReadsTheBoundsOfDraft4) {
+  EXPECT_EQ(Changed(R"({"minimum":3.5,"exclusiveMinimum":true})"), R"({"exclusiveMinimum":3.5})");
+  EXPECT_EQ(Changed(R"({"exclusiveMaximum":true,"maximum":5})"), R"({"exclusiveMaximum":5})");
+  EXPECT_EQ(Changed(R"({"minimum":3,"exclusiveMinimum":false})"), R"({"minimum":3})");
+  EXPECT_EQ(Changed(R"({"exclusiveMinimum":true,"exclusiveMaximum":false})"), "{}");
+  EXPECT_EQ(Changed(R"({"minimum":1,"$ref":"#","exclusiveMinimum":true})"),
+            R"({"minimum":1.000001,"$ref":"#"})");
+  EXPECT_EQ(Changed(R"({"minimum":0,"exclusiveMinimum":true,"maximum":0.5})"),
+            R"({"minimum":1e-06,"maximum":0.5})");
+}
+
+TEST(JsonSchemaTest, LeavesTheNarrowerBound) {
+  EXPECT_EQ(Changed(R"({"minimum":3,"exclusiveMinimum":3})"), R"({"exclusiveMinimum":3})");
+  EXPECT_EQ(Changed(R"({"exclusiveMinimum":2,"minimum":3})"), R"({"minimum":3})");
+  EXPECT_EQ(Changed(R"({"maximum":3,"exclusiveMaximum":4})"), R"({"maximum":3})");
+  EXPECT_EQ(Changed(R"({"minimum":-1,"exclusiveMinimum":0,"maximum":0.5})"),
+            R"({"minimum":1e-06,"maximum":0.5})");
+  // Beside a reference that stands alone, nothing was checked.
+  EXPECT_EQ(Changed(R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",
+                        "$defs":{"a":{}},"minimum":"x","exclusiveMinimum":1})"),
+            R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/$defs/a",)"
+            R"("$defs":{"a":{}}})");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/constraint/llg_call.h"
 #include "runtime/constraint/llg_rules_for_test.h"
 
 namespace orcd {
@@ -322,6 +323,109 @@ TEST(LlgConstraintTest, TellsTheTimesOfMasks) {
   constraint->Mask(0);
   constraint->Mask(0);
   EXPECT_EQ(observer->masks, 1);
+}
+
+TEST(LlgConstraintTest, CountsFailuresOfItsRule) {
+  const auto rule = MakeRule("regex", "(.*a.{50}b){20}");
+  for (int failure = 0; failure < 3; ++failure) {
+    EXPECT_TRUE(rule->refusal().ok()) << failure;
+    // A token that breaks the rule is not the rule's fault.
+    Replay(*rule, {'a', Vocab().end});
+    std::mt19937_64 random(5);
+    const auto constraint = rule->Make(nullptr);
+    for (int i = 0; i < 2000 && constraint->status().ok(); ++i) {
+      constraint->Mask(0);
+      constraint->Accept("ab"[random() % 2]);
+    }
+    ASSERT_FALSE(constraint->status().ok());
+  }
+  EXPECT_EQ(GetErrorDetails(rule->refusal()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_EQ(GetErrorDetails(rule->refusal()).field, "constraint.rule");
+}
+
+// The library's own last mask is one of a state with as many lexemes and the same lexer's state.
+TEST(LlgConstraintTest, MasksAfterARollbackAreThoseOfTheNewTokens) {
+  const auto rule = MakeRule("json_schema",
+                             R"({"$defs":{"l":{"anyOf":[{"type":"integer"},{"type":"array","items":
+                                 {"$ref":"#/$defs/l"}}]}},"$ref":"#/$defs/l"})");
+  const auto constraint = rule->Make(nullptr);
+  for (const char token : std::string("[[1")) constraint->Accept(token);
+  constraint->Mask(0);
+  constraint->Rollback(2);
+  for (const char token : std::string("1,1")) constraint->Accept(token);
+  const auto fresh = Replay(*rule, {'[', '1', ',', '1'});
+  EXPECT_THAT(Allowed(*constraint), ElementsAreArray(Allowed(*fresh)));
+}
+
+TEST(LlgRuleTest, BoundsTheMemoryOfARule) {
+  // A literal's bytes are states of the lexer, and they are forced.
+  const std::string text = "\"" + std::string(60'000, 'x') + "y\"";
+  ConstraintLimits limits;
+  limits.rule_bytes = 4 << 20;
+  const int64_t before = LlgHeldBytes();
+  const auto refused =
+      TryRule("json_schema", absl::StrCat("{\"const\":", text, "}"), nullptr, limits);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_TOO_LARGE");
+  EXPECT_THAT(refused.status().message(), HasSubstr("more than 4 MiB of memory to compile"));
+  EXPECT_LT(LlgHeldBytes(), before + (1 << 20)) << "it was given back";
+  EXPECT_NE(MakeRule("json_schema", R"({"type":"integer"})"), nullptr) << "the library goes on";
+}
+
+TEST(LlgRuleTest, BoundsTheTimeOfACompilation) {
+  ConstraintLimits limits;
+  limits.compile_time = absl::Milliseconds(1);
+  std::string choices = "start: C\nC: \"c\"";
+  for (int i = 0; i < 20'000; ++i) absl::StrAppend(&choices, " | \"c", i, "\"");
+  const auto refused = TryRule("lark", choices, nullptr, limits);
+  EXPECT_EQ(GetErrorDetails(refused.status()).reason, "CONSTRAINT_TOO_LARGE") << refused.status();
+  EXPECT_THAT(refused.status().message(), HasSubstr("more than the 1ms"));
+}
+
+TEST(LlgRuleTest, BoundsTheMemoryOfASequence) {
+  const auto observer = std::shared_ptr<ConstraintObserver>();
+  ConstraintLimits limits;
+  limits.sequence_bytes = 1 << 20;
+  const auto rule = TryRule("regex", "(.*a.{50}b){20}", observer, limits);
+  ASSERT_TRUE(rule.ok()) << rule.status();
+  std::mt19937_64 random(5);
+  const auto constraint = (*rule)->Make(nullptr);
+  for (int i = 0; i < 2000 && constraint->status().ok(); ++i) {
+    constraint->Mask(0);
+    constraint->Accept("ab"[random() % 2]);
+  }
+  EXPECT_EQ(constraint->status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(constraint->status()).reason, "CONSTRAINT_FAILED");
+  EXPECT_THAT(constraint->status().message(), HasSubstr("takes more than 1 MiB of memory"));
+}
+
+TEST(LlgRuleTest, BoundsTheMemoryOfAll) {
+  ConstraintLimits limits;
+  limits.held_bytes = static_cast<size_t>(LlgHeldBytes()) + (4 << 20);
+  const auto rule =
+      TryRule("json_schema", R"({"type":"array","items":{"type":"string"}})", nullptr, limits);
+  ASSERT_TRUE(rule.ok()) << rule.status();
+  std::vector<std::unique_ptr<Constraint>> constraints;
+  absl::Status status;
+  while (status.ok() && constraints.size() < 10'000) {
+    constraints.push_back((*rule)->Make(nullptr));
+    constraints.back()->Accept('[');
+    status = constraints.back()->status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINT_LIMIT");
+  EXPECT_EQ(GetErrorDetails(status).subject, "constraints:memory");
+  EXPECT_TRUE((*rule)->refusal().ok()) << "it is not the rule's fault";
+  constraints.clear();
+  EXPECT_TRUE(Replay(**rule, {'['})->status().ok()) << "there is room again";
+}
+
+TEST(LlgRuleTest, RefusesWhatFailsAtItsFirstTokens) {
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 1500; ++i) absl::StrAppend(&wide, i == 0 ? "" : ",", "\"p", i, "\":{}");
+  const auto rule = TryRule("json_schema", wide + "}}");
+  EXPECT_EQ(rule.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(rule.status()).reason, "CONSTRAINT_TOO_LARGE") << rule.status();
 }
 
 TEST(LlgRuleTest, RefusesWhatNothingFulfils) {
