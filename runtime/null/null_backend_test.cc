@@ -103,7 +103,7 @@ class NullBackendTest : public ::testing::Test {
                                       absl::Duration step_time) {
     NullLoadObserver observer;
     auto engine = LoadModel(
-        path, {.model = {}, .backend = options, .engine = {}},
+        path, {.model = {}, .backend = options, .engine = {}, .draft = {}},
         {.make = NullBackendFactory(step_time), .self_check = false}, [](const absl::Status&) {},
         observer);
     EXPECT_TRUE(engine.ok()) << engine.status();
