@@ -1,7 +1,7 @@
 #include "runtime/engine/load_model.h"
 
 #include <new>
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +80,7 @@ absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& b
   }
   SilentObserver silent(observer);
   absl::StatusOr<std::unique_ptr<Backend>> placed = PlaceDraft(draft, options, maker, silent);
-  const std::string_view path = PathOf(*draft);
+  const std::string& path = PathOf(*draft);
   if (!placed.ok()) return Annotate(placed.status(), absl::StrCat("draft model ", path));
   const BackendInfo& info = (*placed)->info();
   made.info.drafter = "model";

@@ -32,7 +32,7 @@ struct LoadModelOptions {
   // backend.max_context is overwritten by engine.max_context.
   BackendOptions backend;
   EngineOptions engine;
-  DraftOptions draft;
+  DraftOptions draft = {};
 };
 
 // Makes the backend, and the reference that the self-check compares it with (null: no reference, as
