@@ -30,6 +30,9 @@ constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 constexpr size_t kMaxModelIdBytes = 256;
 
+// Names the draft model's file in errors: no request does.
+constexpr char kDraftFlag[] = "--draft";
+
 // The id appears in every status and log line.
 absl::Status CheckModelId(const std::string& model_id) {
   const bool has_control = std::any_of(model_id.begin(), model_id.end(),
@@ -79,10 +82,10 @@ absl::Status BackendFault(const absl::Status& status) {
                    {.reason = "BACKEND_FAULT"});
 }
 
-absl::Status CheckFilesInside(const std::string& model_dir, const Model& model,
-                              const ModelHost::LoadSpec& spec) {
+// `field` names the model's file in errors.
+absl::Status CheckFilesInside(const std::string& model_dir, const Model& model, const char* field) {
   for (const MappedFile& file : model.gguf().files()) {
-    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path(), spec.model_field));
+    ORCD_RETURN_IF_ERROR(CheckInsideModelDir(model_dir, file.path(), field));
   }
   return absl::OkStatus();
 }
@@ -509,18 +512,25 @@ void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTa
 
 void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask& task,
                         const LoadDone& done) {
-  const absl::StatusOr<DraftOptions> draft = FindDraft();
-  absl::StatusOr<std::shared_ptr<const Model>> model =
-      draft.ok() ? OpenAndCheck(spec, path, task) : draft.status();
-  // A cancellation after the last progress report keeps the old model, too.
-  if (model.ok() && task.cancelled()) model = LoadCancelled();
   // With `replace` the old model may still be loaded; no request uses it. Only this thread changes
   // loaded_.
-  const bool keep =
-      loaded_.engine != nullptr && (!model.ok() || (*model)->digest() == loaded_.model->digest());
+  const bool is_loaded = loaded_.engine != nullptr;
+  absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
+  const bool is_same = is_loaded && model.ok() && (*model)->digest() == loaded_.model->digest();
+  std::shared_ptr<const Model> draft;
+  if (model.ok() && !is_same) {
+    absl::StatusOr<std::shared_ptr<const Model>> opened = OpenDraft(**model, task);
+    if (opened.ok()) {
+      draft = *std::move(opened);
+    } else {
+      model = opened.status();
+    }
+  }
+  // A cancellation after the last progress report keeps the old model, too.
+  if (model.ok() && task.cancelled()) model = LoadCancelled();
+  const bool keep = is_same || (is_loaded && !model.ok());
   const absl::StatusOr<v1::ModelDescription> result =
-      keep ? Keep(spec, model)
-           : Replace(spec, std::move(model), draft.value_or(DraftOptions()), task);
+      keep ? Keep(spec, model) : Replace(spec, std::move(model), std::move(draft), task);
   NotifyStateChanged();
   done(result);
 }
@@ -545,11 +555,11 @@ absl::StatusOr<v1::ModelDescription> ModelHost::Keep(
 
 absl::StatusOr<v1::ModelDescription> ModelHost::Replace(
     const LoadSpec& spec, absl::StatusOr<std::shared_ptr<const Model>> model,
-    const DraftOptions& draft, LoadTask& task) {
+    std::shared_ptr<const Model> draft, LoadTask& task) {
   DestroyEngine(/*force=*/false);
   std::shared_ptr<const SeenFiles> files = model.ok() ? FilesOf(**model) : nullptr;
   absl::StatusOr<Loaded> loaded =
-      model.ok() ? LoadEngine(spec, *std::move(model), draft, task) : model.status();
+      model.ok() ? LoadEngine(spec, *std::move(model), std::move(draft), task) : model.status();
   if (!loaded.ok()) {
     std::lock_guard lock(mutex_);
     task_ = nullptr;
@@ -582,42 +592,45 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenAndCheck(const LoadS
   LoadModelOptions load = options_.load;
   load.model.expected_sha256 = spec.sha256;
   ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, OpenModel(path, load, task));
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model, spec));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *model, spec.model_field));
   return model;
 }
 
-absl::StatusOr<DraftOptions> ModelHost::FindDraft() const {
-  DraftOptions draft = options_.load.draft;
-  if (draft.kind != DraftKind::kModel) return draft;
+absl::StatusOr<std::shared_ptr<const Model>> ModelHost::OpenDraft(const Model& model,
+                                                                  LoadTask& task) const {
+  if (options_.load.draft.kind != DraftKind::kModel) return std::shared_ptr<const Model>();
+  LoadModelOptions load = options_.load;
   absl::StatusOr<std::string> path =
-      ResolveModelPath(options_.model_dir, options_.draft_file, "--draft");
+      ResolveModelPath(options_.model_dir, options_.draft_file, kDraftFlag);
   if (!path.ok()) {
     // Only errors with a field begin with its name.
     const bool is_named = !GetErrorDetails(path.status()).field.empty();
-    return is_named ? path.status() : Annotate(path.status(), "--draft");
+    return is_named ? path.status() : Annotate(path.status(), kDraftFlag);
   }
-  draft.path = *std::move(path);
+  load.draft.path = *std::move(path);
+  ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> draft, OpenDraftModel(model, load, task));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *draft, kDraftFlag));
   return draft;
 }
 
 absl::StatusOr<ModelHost::Loaded> ModelHost::LoadEngine(const LoadSpec& spec,
                                                         std::shared_ptr<const Model> model,
-                                                        const DraftOptions& draft, LoadTask& task) {
+                                                        std::shared_ptr<const Model> draft,
+                                                        LoadTask& task) {
   Loaded loaded = {.model = std::move(model), .constraints = nullptr, .engine = nullptr};
   // The vocabulary takes a second to prepare, which is hidden behind the placing of the weights.
   auto constraints = std::async(std::launch::async, [this, model = loaded.model] {
     return ConstraintCompiler::Create(model->tokenizer(), options_.constraints,
                                       options_.constraint_observer, model);
   });
-  LoadModelOptions load = options_.load;
-  load.draft = draft;
-  ORCD_ASSIGN_OR_RETURN(loaded.engine,
-                        StartEngine(
-                            loaded.model, load, options_.backend,
-                            [this](const absl::Status& status) { FailLater(status); }, task));
+  ORCD_ASSIGN_OR_RETURN(
+      loaded.engine,
+      StartEngine(
+          loaded.model, options_.load, options_.backend,
+          [this](const absl::Status& status) { FailLater(status); }, task, std::move(draft)));
   ORCD_ASSIGN_OR_RETURN(loaded.constraints, constraints.get());
   // Check again: the files may have gone since.
-  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *loaded.model, spec));
+  ORCD_RETURN_IF_ERROR(CheckFilesInside(options_.model_dir, *loaded.model, spec.model_field));
   if (task.cancelled()) return LoadCancelled();
   return loaded;
 }

@@ -219,10 +219,10 @@ class ModelHost {
   // Ends a load that leaves the loaded model: `found` is the same model, or an error.
   absl::StatusOr<v1::ModelDescription> Keep(
       const LoadSpec& spec, const absl::StatusOr<std::shared_ptr<const Model>>& found);
-  // Ends a load that frees the loaded model, if there is one, and places `model`.
+  // Ends a load that frees the loaded model, if there is one, and places `model` and `draft`.
   absl::StatusOr<v1::ModelDescription> Replace(const LoadSpec& spec,
                                                absl::StatusOr<std::shared_ptr<const Model>> model,
-                                               const DraftOptions& draft, LoadTask& task);
+                                               std::shared_ptr<const Model> draft, LoadTask& task);
   // Compares a file at the loaded model's path with the loaded model. Answers with the model's
   // description if the digest is the same, and reports the difference otherwise. The model
   // continues to serve.
@@ -231,10 +231,10 @@ class ModelHost {
   absl::StatusOr<std::shared_ptr<const Model>> OpenAndCheck(const LoadSpec& spec,
                                                             const std::string& path,
                                                             LoadTask& task) const;
-  // The options' `load.draft`, with the path of the draft model's file, if there is one.
-  absl::StatusOr<DraftOptions> FindDraft() const;
+  // The draft model, checked against `model`; null if none is to be loaded.
+  absl::StatusOr<std::shared_ptr<const Model>> OpenDraft(const Model& model, LoadTask& task) const;
   absl::StatusOr<Loaded> LoadEngine(const LoadSpec& spec, std::shared_ptr<const Model> model,
-                                    const DraftOptions& draft, LoadTask& task);
+                                    std::shared_ptr<const Model> draft, LoadTask& task);
   // Returns RunCompare's error for a file that is not the loaded model. The caller holds mutex_.
   absl::Status FileChanged(const LoadSpec& spec,
                            const absl::StatusOr<std::shared_ptr<const Model>>& found) const;

@@ -346,6 +346,9 @@ TEST_F(ModelHostTest, ADraftModelThatIsNotThereFailsTheLoadAndReplacesNothing) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("--draft: no file 'small.gguf'"));
   EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
   EXPECT_TRUE(host_->Admit("nano").ok());
+  // The loaded model needs no other drafter.
+  Touch("nano.gguf");
+  EXPECT_TRUE(Load({.model = "nano.gguf", .replace = true}).ok());
 
   MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kModel), "../small.gguf");
   const absl::Status outside = Load({.model = "nano.gguf"}).status();
