@@ -60,7 +60,9 @@ TEST(DraftMemoryTest, ABackendHoldsTheTokensInTheMemoryThatIsKeptForIt) {
           const int64_t blocks = std::min(3 * blocks_for(max_context), blocks_for(kDraftKvTokens));
           EXPECT_GE(info.kv_blocks, blocks) << architecture;
           // The other context is longer than a window, so that fewer window blocks are enough.
-          if (max_context == 100 && info.window_blocks > 0) EXPECT_GE(info.window_blocks, blocks);
+          if (max_context == 100 && info.window_blocks > 0) {
+            EXPECT_GE(info.window_blocks, blocks);
+          }
           const auto taken =
               static_cast<int64_t>(info.weights_bytes + info.kv_bytes + info.workspace_bytes);
           EXPECT_LE(taken, DraftMemoryBytes(*model, own)) << architecture << " " << block_tokens;
