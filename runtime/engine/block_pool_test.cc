@@ -47,6 +47,49 @@ TEST(BlockPoolTest, GrowKeepsTheBlocksThatAreThere) {
   EXPECT_EQ(list.size(), 4);
 }
 
+TEST(BlockPoolTest, ShrinkReturnsTheLastBlocks) {
+  BlockPool pool(5);
+  BlockList list;
+  ASSERT_TRUE(pool.Grow(list, 4));
+  const std::vector<int32_t> ids(list.ids().begin(), list.ids().end());
+  pool.Shrink(list, 4);
+  pool.Shrink(list, 7);
+  EXPECT_EQ(list.size(), 4) << "it is no longer than that";
+  pool.Shrink(list, 2);
+  EXPECT_EQ(std::vector<int32_t>(list.ids().begin(), list.ids().end()),
+            (std::vector<int32_t>{ids[0], ids[1]}));
+  EXPECT_EQ(pool.free(), 3);
+  ASSERT_TRUE(pool.Grow(list, 3));
+  EXPECT_EQ(list.ids()[2], ids[2]) << "the block that was returned last is taken first";
+  // Entries that were returned before are no blocks.
+  pool.ReturnBefore(list, 2);
+  pool.Shrink(list, 1);
+  EXPECT_EQ(list.size(), 1);
+  EXPECT_EQ(list.returned(), 1);
+  EXPECT_EQ(list.held(), 0);
+  EXPECT_EQ(pool.free(), 5);
+  pool.Shrink(list, 0);
+  EXPECT_EQ(list.returned(), 0);
+  ASSERT_TRUE(pool.Grow(list, 5));
+  EXPECT_EQ(list.held(), 5);
+}
+
+// A block that others hold, or that can be found, stays what it is.
+TEST(BlockPoolTest, ShrinkLeavesSharedBlocksToTheOthers) {
+  BlockPool pool(3);
+  const BlockHash content = PrefixRoot("model", "");
+  BlockList a;
+  BlockList b;
+  ASSERT_TRUE(pool.Grow(a, 1));
+  pool.Name(a, 0, content);
+  ASSERT_TRUE(pool.Share(b, content));
+  pool.Shrink(a, 0);
+  EXPECT_EQ(pool.free(), 2);
+  pool.Shrink(b, 0);
+  EXPECT_EQ(pool.free(), 3);
+  EXPECT_TRUE(pool.Contains(content));
+}
+
 TEST(BlockPoolTest, ListsGiveTheirBlocksBack) {
   BlockPool pool(4);
   {

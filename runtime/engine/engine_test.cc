@@ -21,6 +21,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
 #include "runtime/engine/constraint_for_test.h"
+#include "runtime/engine/drafters_for_test.h"
 #include "runtime/engine/fake_backend_for_test.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/engine/prefix_hash.h"
@@ -81,7 +82,9 @@ class WaitingSink : public GenerationSink {
 
 class EngineTest : public ::testing::Test {
  protected:
-  void Make(const EngineOptions& options = {}, int max_in_flight = 2) {
+  // The engine guesses with `drafter`, if there is one.
+  void Make(const EngineOptions& options = {}, int max_in_flight = 2,
+            std::unique_ptr<Drafter> drafter = nullptr) {
     if (model_ == nullptr) model_ = NanoModel();
     BackendInfo info;
     info.max_seqs = max_seqs_;
@@ -90,6 +93,7 @@ class EngineTest : public ::testing::Test {
     info.kv_blocks = 64;
     info.max_in_flight = max_in_flight;
     info.late_masks = late_masks_;
+    info.max_drafts = max_drafts_;
     auto backend = std::make_unique<FakeBackend>(info, model_->spec().vocab,
                                                  model_->tokenizer().eog_ids().front());
     backend_ = backend.get();
@@ -101,11 +105,15 @@ class EngineTest : public ::testing::Test {
       gate_changed_.wait(lock, [this] { return gate_open_; });
       holds_a_step_ = false;
     };
-    engine_ = std::make_unique<Engine>(model_, std::move(backend), options,
-                                       [this](const absl::Status& status) {
-                                         fault_ = status;
-                                         faulted_.Notify();
-                                       });
+    SpeculationInfo speculation;
+    if (drafter != nullptr) speculation.drafter = "ngram";
+    engine_ = std::make_unique<Engine>(
+        model_, std::move(backend), options,
+        [this](const absl::Status& status) {
+          fault_ = status;
+          faulted_.Notify();
+        },
+        std::move(drafter), std::move(speculation));
   }
   void SetGate(bool open) {
     std::lock_guard lock(gate_mutex_);
@@ -139,6 +147,7 @@ class EngineTest : public ::testing::Test {
   // Used by the next Make.
   bool late_masks_ = true;
   int max_seqs_ = 2;
+  int max_drafts_ = 8;
   FakeBackend* backend_ = nullptr;
   std::mutex gate_mutex_;
   std::condition_variable gate_changed_;
@@ -163,6 +172,58 @@ TEST_F(EngineTest, GeneratesForSeveralAtOnce) {
     EXPECT_EQ(sink->tokens(), sinks[0]->tokens()) << "same prompt and seed, same tokens";
     EXPECT_EQ(sink->tokens().size(), 50u);
   }
+}
+
+TEST_F(EngineTest, GuessesTokensAndCountsThem) {
+  for (const int depth : {1, 2}) {
+    Make({}, depth);
+    EXPECT_EQ(engine_->speculation().drafter, "none");
+    auto [plain, plain_sink] = Request("plain", 50);
+    ASSERT_TRUE(engine_->Submit(std::move(plain)).ok());
+    EXPECT_EQ(plain_sink->WaitFinished().draft_tokens, 0);
+    std::vector<int32_t> text = {1, 2, 3};
+    const std::vector<int32_t> output = plain_sink->tokens();
+    text.insert(text.end(), output.begin(), output.end());
+    const auto texts = std::make_shared<KnownTexts>();
+    texts->Add(text);
+
+    engine_ = nullptr;
+    Make({.fixed_drafts = 4}, depth,
+         MakeGuesser(Guessing::kRight, texts, model_->spec().vocab, /*seed=*/1));
+    EXPECT_EQ(engine_->speculation().drafter, "ngram");
+    auto [request, sink] = Request("a", 50);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    const FinishedEvent& end = sink->WaitFinished();
+    EXPECT_EQ(sink->tokens(), output);
+    EXPECT_EQ(end.generated_tokens, 50);
+    EXPECT_GE(end.draft_tokens, 36);
+    EXPECT_EQ(end.accepted_draft_tokens, end.draft_tokens);
+    while (engine_->stats().running > 0) absl::SleepFor(absl::Milliseconds(1));
+    const EngineStats stats = engine_->stats();
+    EXPECT_EQ(stats.draft_tokens, end.draft_tokens);
+    EXPECT_EQ(stats.accepted_draft_tokens, end.draft_tokens);
+    EXPECT_EQ(stats.generated_tokens, 50);
+    EXPECT_EQ(engine_->speculation().warning, "");
+  }
+}
+
+TEST_F(EngineTest, ADrafterThatFailsIsReportedAndNoRequestEnds) {
+  auto drafter =
+      std::make_unique<FunctionDrafter>([](const DraftRequest&) { return std::vector<int32_t>(); });
+  drafter->fail_with = absl::InternalError("the draft model is gone");
+  Make({.fixed_drafts = 4}, /*max_in_flight=*/1, std::move(drafter));
+  EXPECT_EQ(engine_->speculation().warning, "");
+  for (const char* const id : {"a", "b"}) {
+    auto [request, sink] = Request(id, 20);
+    ASSERT_TRUE(engine_->Submit(std::move(request)).ok());
+    EXPECT_TRUE(sink->WaitFinished().status.ok());
+    EXPECT_EQ(sink->tokens().size(), 20u);
+  }
+  const SpeculationInfo speculation = engine_->speculation();
+  EXPECT_EQ(speculation.drafter, "ngram");
+  EXPECT_EQ(speculation.warning,
+            "the drafter failed and no more tokens are guessed until the model is loaded again: "
+            "the draft model is gone");
 }
 
 TEST_F(EngineTest, AConstraintThatBecomesReadyWakesTheEngine) {
