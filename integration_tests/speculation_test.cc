@@ -402,7 +402,9 @@ class SpeculationCrowdTest : public WorkerTest {
         count(rests[id]);
       }
       EXPECT_GT(guessed, 0u);
-      if (drafter == "ngram" || drafter == model) EXPECT_GT(right, 0u);
+      if (drafter != "other.gguf") {
+        EXPECT_GT(right, 0u);
+      }
       const v1::SpeculationFigures figures = client().Status().speculation();
       EXPECT_EQ(figures.draft_tokens(), guessed);
       EXPECT_EQ(figures.accepted_draft_tokens(), right);
