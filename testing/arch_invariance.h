@@ -1,5 +1,5 @@
 // For tests: what a request draws depends on the request alone, on any backend, for a random model
-// of any architecture.
+// of any architecture, and whatever is guessed for it.
 #ifndef ORCD_TESTING_ARCH_INVARIANCE_H_
 #define ORCD_TESTING_ARCH_INVARIANCE_H_
 
@@ -18,6 +18,8 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/engine/drafter.h"
+#include "runtime/engine/drafters_for_test.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/request.h"
 #include "runtime/model/architectures.h"
@@ -101,6 +103,7 @@ class ArchInvariance {
     CheckPieces();
     CheckCrowd();
     CheckPreempted();
+    CheckGuessed();
   }
 
  private:
@@ -114,6 +117,7 @@ class ArchInvariance {
   // Hold a sequence of kMaxContext tokens, and not two.
   static constexpr int kScarceBlocks = 30;
   static constexpr int kParallel = 6;
+  static constexpr int kDrafts = 5;
 
   GenerationRequest RandomRequest(std::mt19937& random) const {
     const auto below = [&](int n) { return static_cast<int>(random() % n); };
@@ -143,7 +147,8 @@ class ArchInvariance {
                                 static_cast<double>(layout.whole_size + layout.window_size));
   }
 
-  std::unique_ptr<Engine> Start(int max_seqs, int max_step_tokens, int64_t kv_bytes) {
+  std::unique_ptr<Engine> Start(int max_seqs, int max_step_tokens, int64_t kv_bytes,
+                                std::unique_ptr<Drafter> drafter = nullptr) {
     BackendOptions options;
     options.max_seqs = max_seqs;
     options.max_step_tokens = max_step_tokens;
@@ -157,8 +162,10 @@ class ArchInvariance {
     if (!backend.ok()) return nullptr;
     return std::make_unique<Engine>(
         model_, *std::move(backend),
-        EngineOptions{.max_waiting_tokens = kRequests * kMaxPrompt, .max_context = kMaxContext},
-        [](const absl::Status& fault) { ADD_FAILURE() << fault; });
+        EngineOptions{.max_waiting_tokens = kRequests * kMaxPrompt,
+                      .max_context = kMaxContext,
+                      .fixed_drafts = kDrafts},
+        [](const absl::Status& fault) { ADD_FAILURE() << fault; }, std::move(drafter));
   }
 
   std::shared_ptr<DrawnOutputSink> Submit(Engine& engine, int i, bool prefix_cache) {
@@ -244,6 +251,28 @@ class ArchInvariance {
       Crowd(*engine, true, "preempted");
     } while (engine->stats().preemptions == 0 && ++crowds < kMostCrowds);
     EXPECT_GT(engine->stats().preemptions, 0) << "nobody had to give way";
+  }
+
+  // Guesses that are right, wrong, or both, on backends that verify them.
+  void CheckGuessed() {
+    const auto texts = std::make_shared<KnownTexts>();
+    for (int i = 0; i < kRequests; ++i) {
+      std::vector<int32_t> text = requests_[i].prompt;
+      text.insert(text.end(), alone_[i].tokens.begin(), alone_[i].tokens.end());
+      texts->Add(std::move(text));
+    }
+    for (const Guessing guessing : {Guessing::kRandom, Guessing::kRight, Guessing::kMixed}) {
+      const bool scarce = guessing == Guessing::kMixed;
+      const auto engine = Start(kParallel, scarce ? 24 : 256, scarce ? scarce_bytes_ : kAmpleBytes,
+                                MakeGuesser(guessing, texts, model_->spec().vocab, /*seed=*/3));
+      if (engine == nullptr || engine->backend_info().max_drafts == 0) return;
+      Crowd(*engine, true, "with guesses");
+      const EngineStats stats = engine->stats();
+      EXPECT_GT(stats.draft_tokens, kRequests);
+      if (guessing != Guessing::kRandom) {
+        EXPECT_GT(stats.accepted_draft_tokens, kRequests);
+      }
+    }
   }
 
   const BackendFactory make_;
