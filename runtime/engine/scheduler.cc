@@ -521,7 +521,8 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (drafts > 0) {
     part.mask = guess.masks.front();
     part.drafts = guess.tokens;
-    part.draft_masks = std::span(guess.masks).subspan(1);
+    // Blocks may have run short after the guess was masked.
+    part.draft_masks = std::span(guess.masks).subspan(1, guess.tokens.size());
   } else if (part.sample && sequence.constraint != nullptr) {
     part.mask_follows = backend_.late_masks && live.request.constraint != nullptr;
     if (!part.mask_follows) part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
