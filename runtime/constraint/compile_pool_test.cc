@@ -297,7 +297,9 @@ TEST_F(CompilePoolTest, SaysThatNoThreadIsLeft) {
   stuck.push_back(Compile(Regex("block of the last thread")));
   // It waits until the thread is given up, or comes after that.
   const auto late = pool_->Compile(Regex("late"), 1);
-  if (late.ok()) EXPECT_TRUE(Eventually([&] { return (*late)->ready(); }));
+  if (late.ok()) {
+    EXPECT_TRUE(Eventually([&] { return (*late)->ready(); }));
+  }
   expect_busy(late.ok() ? (*late)->status() : late.status());
   EXPECT_TRUE(Eventually([&] { return stuck.back()->ready(); }));
   expect_busy(pool_->Compile(Regex("b"), 1).status());

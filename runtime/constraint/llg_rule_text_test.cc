@@ -16,11 +16,12 @@ namespace {
 
 const JsonVocabulary& Vocab() { return JsonVocabulary::Get(); }
 
-absl::StatusOr<std::shared_ptr<const LlgRule>> Compile(ConstraintSpec spec) {
+absl::StatusOr<std::shared_ptr<const LlgRule>> Compile(ConstraintSpec spec,
+                                                       const ConstraintLimits& limits = {}) {
   spec.field = "f";
-  ORCD_RETURN_IF_ERROR(CheckRule(spec, {}));
+  ORCD_RETURN_IF_ERROR(CheckRule(spec, limits));
   ORCD_ASSIGN_OR_RETURN(const RuleText text, ToRuleText(spec, *Vocab().tokenizer));
-  return LlgRule::Compile(Vocab().llg, spec, text, {}, nullptr);
+  return LlgRule::Compile(Vocab().llg, spec, text, limits, nullptr);
 }
 
 enum class Verdict { kComplete, kIncomplete, kForbidden };
@@ -38,8 +39,8 @@ Verdict Judge(const LlgRule& rule, const std::vector<int32_t>& tokens, bool by_m
 
 class Rule {
  public:
-  explicit Rule(ConstraintSpec spec) {
-    auto rule = Compile(std::move(spec));
+  explicit Rule(ConstraintSpec spec, const ConstraintLimits& limits = {}) {
+    auto rule = Compile(std::move(spec), limits);
     EXPECT_TRUE(rule.ok()) << rule.status();
     if (rule.ok()) rule_ = *std::move(rule);
   }
@@ -291,6 +292,8 @@ TEST(LlgRuleTextTest, SchemasThatTheLibraryAloneMisreads) {
 
 // The library descends with references and groups.
 TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
+  ConstraintLimits limits;
+  limits.rule_bytes = 256 << 20;
   std::string chain = "{\"$defs\":{";
   for (int i = 0; i < 900; ++i) {
     chain += "\"" + std::to_string(i) + "\":";
@@ -299,14 +302,15 @@ TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
     for (int level = 0; level < 8; ++level) chain += "]}";
     chain += ',';
   }
-  Schema(chain + "\"900\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/0\"}").Complete({"null"});
+  chain += "\"900\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/0\"}";
+  Rule({.rule = JsonSchemaRule{chain}, .start = {}}, limits).Complete({"null"});
 
   std::string groups = "start: a0\n";
   for (int i = 0; i < 1900; ++i) {
     groups += "a" + std::to_string(i) + ": " + std::string(25, '(') + "a" + std::to_string(i + 1) +
               std::string(25, ')') + "\n";
   }
-  Rule({.rule = GrammarRule{GrammarDialect::kLark, groups + "a1900: \"the\""}, .start = {}})
+  Rule({.rule = GrammarRule{GrammarDialect::kLark, groups + "a1900: \"the\""}, .start = {}}, limits)
       .Complete({"the"});
 }
 
@@ -316,7 +320,12 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
     const char* reason;
     const char* message;
   };
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 1500; ++i) wide += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + "\":{}";
+  wide += "}}";
   const Case cases[] = {
+      // Its first mask takes too much.
+      {wide.c_str(), "CONSTRAINT_TOO_LARGE", "f: "},
       {R"({"properties":{"a":{"oneOf":[{"type":"number"},{"type":"integer"}]}}})",
        "CONSTRAINT_UNSUPPORTED", "f: /properties/a/oneOf: "},
       {R"({"properties":{"a":{}},"maxProperties":2})", "CONSTRAINT_UNSUPPORTED",
