@@ -142,6 +142,7 @@ struct ExpertsKind : CpuKind {
   }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Experts, BackendConformanceTest, ExpertsKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Experts, DraftConformanceTest, ExpertsKind);
 
 class CpuBackendTest : public ::testing::Test {
  protected:
