@@ -212,6 +212,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.backend.threads = threads;
   options.load.backend.gpu = config.gpu;
   options.load.backend.wait = config.wait;
+  options.load.engine.fixed_drafts = config.draft_tokens;
   options.load.engine.max_waiting = config.max_waiting;
   options.load.engine.max_context = config.max_context;
   options.load.engine.max_waiting_tokens = config.max_waiting_tokens;

@@ -414,6 +414,13 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
                  "--model-dir with the same vocabulary")
       ->option_text("none|ngram|FILE [none]")
       ->group("Model");
+  app.add_option(
+         "--draft-tokens", config.draft_tokens,
+         "Tokens that are guessed for a request at a time, even if that does not pay; 0: as "
+         "many as pay, by what was measured")
+      ->check(CLI::Range(0, 64))
+      ->option_text("N [0]")
+      ->group("Model");
   app.add_flag("--file-sampling,!--no-file-sampling", config.file_sampling,
                "Requests of orcd.v1 get the sampling parameters that they leave out from the "
                "model's file (general.sampling.*), where it has them [on]")

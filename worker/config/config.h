@@ -30,6 +30,7 @@ struct WorkerConfig {
   std::string model_id;
   // `none`, `ngram` or a file.
   std::string draft = "none";
+  int draft_tokens = 0;
   bool file_sampling = true;
   std::optional<RopeOverride> rope_scaling;
   bool allow_request_templates = false;
