@@ -58,7 +58,7 @@ void DraftCounts::Add(int drafts, int right, double fades) {
 }
 
 DraftLengths::Gain DraftLengths::GainOf(const DraftRecord& record) const {
-  // Of two outcomes before any guess, one was right.
+  // Before any guess, one of two is expected to be right.
   const double all_first = (all_.first_right + 1) / (all_.first + 2);
   const double all_next = (all_.next_right + 1) / (all_.next + 2);
   const DraftCounts& own = record.counts;
@@ -80,7 +80,6 @@ void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates
   for (Candidate& candidate : candidates) candidate.length = 0;
   const std::optional<double> plain = costs_.Seconds(drawing);
   if (!plain) return;
-  plain_seconds_ = *plain;
   if (trust_ < 0 || room <= 0) return;
   for (Candidate& candidate : candidates) {
     if (!IsWorthReading(candidate, *plain)) candidate.most = 0;
@@ -148,13 +147,16 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
   if (tries_ < extra) return;
   Candidate* longest_ago = nullptr;
   for (Candidate& candidate : candidates) {
-    if (candidate.length > 0 || candidate.most == 0) continue;
-    if (candidate.record->next_try > steps_) continue;
+    const DraftRecord& record = *candidate.record;
+    if (candidate.length >= std::min(candidate.most, record.most)) continue;
+    // One more draft tells if those go on that are right at first.
+    const bool is_unknown = candidate.length == 1 && record.counts.next < 1;
+    if (!is_unknown && (candidate.length > 0 || record.next_try > steps_)) continue;
     if (longest_ago == nullptr || candidate.record->next_try < longest_ago->record->next_try) {
       longest_ago = &candidate;
     }
   }
-  if (longest_ago != nullptr) longest_ago->length = 1;
+  if (longest_ago != nullptr) ++longest_ago->length;
 }
 
 int DraftLengths::MostRead() const {
@@ -175,7 +177,7 @@ void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
   record.counts.Add(drafts, right, kSequenceFades);
   all_.Add(drafts, right, kAllFades);
   record.next_try = steps_ + kStepsBetweenTries;
-  record.most = right == drafts ? std::max(record.most, 2 * drafts) : 2 * right;
+  record.most = std::max(2 * right, right == drafts ? record.most : record.most / 2);
   record.most = std::clamp(record.most, kFewDrafts, kMostDrafts);
 }
 
@@ -194,6 +196,7 @@ void DraftLengths::OnStep(const Step& step) {
   costs_.Add(step.drawing + step.drafts, step.seconds);
   const std::optional<double> plain = costs_.Seconds(step.drawing);
   if (!plain) return;
+  plain_seconds_ = *plain;
   // Plain steps differ from their mean by chance alone.
   const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
   const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;

@@ -29,7 +29,8 @@ struct DraftCounts {
 // One sequence's past, kept by its owner.
 struct DraftRecord {
   DraftCounts counts;
-  // Most drafts of the next guess: few at first, and doubled while whole guesses are right.
+  // Most drafts of the next guess: few at first, doubled when a whole guess was right, and halved
+  // otherwise, but twice as many as were right.
   int most = 2;
   // The decode step from which on a guess that is not expected to pay may be tried.
   int64_t next_try = 0;
@@ -129,7 +130,7 @@ class DraftLengths {
   DraftCounts all_;
   // Seconds that the drafter takes to read a token; 0: not measured yet.
   double reading_seconds_ = 0;
-  // Of the last plain step that was looked up.
+  // Of a plain step with as many sequences as the last one.
   double plain_seconds_ = 0;
   // Both in steps: what tries may cost now, and what guesses may.
   double tries_;

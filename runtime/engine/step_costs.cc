@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 namespace orcd {
 namespace {
 
 constexpr double kWeight = 1.0 / 16;
-// Numbers of tokens keep this many leading bits.
-constexpr int kBits = 6;
+// Numbers of tokens keep this many leading bits, so that in a batch of some hundred sequences one
+// more token still makes a difference.
+constexpr int kBits = 9;
 
 int Rounded(int tokens) {
   const int more = std::bit_width(static_cast<unsigned>(tokens)) - kBits;
@@ -20,45 +22,44 @@ int Rounded(int tokens) {
 void StepCosts::Add(int tokens, double seconds) {
   if (tokens <= 0 || seconds <= 0) return;
   const int rounded = Rounded(tokens);
-  const auto place =
-      std::lower_bound(points_.begin(), points_.end(), rounded,
-                       [](const Point& point, int size) { return point.tokens < size; });
+  auto place = std::lower_bound(points_.begin(), points_.end(), rounded,
+                                [](const Point& point, int size) { return point.tokens < size; });
   if (place == points_.end() || place->tokens != rounded) {
-    points_.insert(place, Point{.tokens = rounded, .seconds = seconds, .count = 1});
-    return;
+    place = points_.insert(
+        place, Point{.tokens = rounded, .mean = seconds, .seconds = seconds, .count = 0});
   }
-  Point& point = *place;
   // Steps are delayed by others and never hurried: one that took less than half shows that those
   // before it were delayed, as the first of its size may be that sets things up.
-  if (seconds < point.seconds / 2) {
-    point.seconds = seconds;
-    point.count = 1;
-    return;
+  if (seconds < place->mean / 2) {
+    place->mean = seconds;
+    place->count = 0;
   }
-  ++point.count;
-  const double sample = std::min(seconds, 2 * point.seconds);
-  point.seconds += (sample - point.seconds) * std::max(kWeight, 1.0 / point.count);
+  ++place->count;
+  const double sample = std::min(seconds, 2 * place->mean);
+  place->mean += (sample - place->mean) * std::max(kWeight, 1.0 / place->count);
+  // Chance must not make a token look free.
+  double most = place == points_.begin() ? 0 : std::prev(place)->seconds;
+  for (; place != points_.end(); ++place) {
+    most = std::max(most, place->mean);
+    place->seconds = most;
+  }
 }
 
 std::optional<double> StepCosts::Seconds(int tokens) const {
   if (points_.empty()) return std::nullopt;
-  // The point before the one looked at, with the most seconds up to there: chance must not make a
-  // token look free.
-  int before = 0;
-  double least = 0;
-  for (const Point& point : points_) {
-    const double seconds = std::max(least, point.seconds);
-    if (point.tokens >= tokens) {
-      if (before == 0) return seconds;
-      return least + (seconds - least) * (tokens - before) / (point.tokens - before);
-    }
-    before = point.tokens;
-    least = seconds;
-  }
+  const auto above =
+      std::lower_bound(points_.begin(), points_.end(), tokens,
+                       [](const Point& point, int size) { return point.tokens < size; });
   const Point& first = points_.front();
-  const double slope = points_.size() == 1 ? first.seconds / (2 * first.tokens)
-                                           : (least - first.seconds) / (before - first.tokens);
-  return least + slope * (tokens - before);
+  if (above == points_.begin()) return first.seconds;
+  const Point& below = *std::prev(above);
+  double slope = first.seconds / (2 * first.tokens);
+  if (above != points_.end()) {
+    slope = (above->seconds - below.seconds) / (above->tokens - below.tokens);
+  } else if (points_.size() > 1) {
+    slope = (below.seconds - first.seconds) / (below.tokens - first.tokens);
+  }
+  return below.seconds + slope * (tokens - below.tokens);
 }
 
 }  // namespace orcd

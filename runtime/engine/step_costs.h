@@ -7,7 +7,8 @@
 
 namespace orcd {
 
-// Moving averages for each number of tokens, above 63 for each 32nd part of an octave. One thread.
+// Moving averages for each number of tokens, above 511 for each 256th part of an octave. One
+// thread.
 class StepCosts {
  public:
   // A step of `tokens`, at least one, took `seconds`; nothing is recorded if that is not positive.
@@ -22,6 +23,8 @@ class StepCosts {
  private:
   struct Point {
     int tokens;
+    // The mean of `count` steps; and the greatest of any point up to this one.
+    double mean;
     double seconds;
     int count;
   };

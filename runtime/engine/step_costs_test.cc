@@ -61,9 +61,10 @@ TEST(StepCostsTest, AStepThatWasDelayedCountsLittle) {
 TEST(StepCostsTest, LargeStepsAreKeptByTheirLeadingBits) {
   StepCosts costs;
   for (int tokens = 1; tokens <= 4096; ++tokens) costs.Add(tokens, tokens * 0.001);
-  for (const int tokens : {1, 31, 32, 33, 63, 64, 65, 100, 1000, 4000}) {
-    EXPECT_NEAR(*costs.Seconds(tokens), tokens * 0.001, tokens * 0.001 / 16) << tokens;
+  for (const int tokens : {1, 64, 65, 100, 510, 511, 512, 513, 1000, 4000}) {
+    EXPECT_NEAR(*costs.Seconds(tokens), tokens * 0.001, tokens * 0.001 / 256) << tokens;
   }
+  EXPECT_DOUBLE_EQ(*costs.Seconds(257) - *costs.Seconds(256), 0.001);
 }
 
 }  // namespace
