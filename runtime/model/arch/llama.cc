@@ -22,7 +22,7 @@ constinit const Architecture kLlama = {
     .name = "llama",
     .family = "Llama",
     .models = "Llama 2 and 3, Mistral, Mixtral, SmolLM2 and others",
-    .status = "SmolLM2-135M, random models",
+    .status = "SmolLM2-135M, random models, also with experts",
     .read = Read,
     .tensors = {kDecoderTensors, kPreNorms, kRopeFactors, kExpertTensors}};
 
