@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace orcd {
 
 struct DraftRequest {
   // The slot of the sequence (StepSequence::slot).
   int slot = 0;
-  // Every token of the sequence that is known, its prompt first. Until Leave(slot), a later request
-  // for the slot has these and possibly more.
+  // The tokens of the sequence from its first on: all that are known, or fewer if a long prompt is
+  // shown in parts. Until Leave(slot), a later request for the slot has these and possibly more.
   std::span<const int32_t> tokens;
   // Most guesses; at least 1.
   int count = 0;
@@ -38,6 +39,10 @@ class Drafter {
   // The sequence has left its slot, and another may come. Nothing happens if Draft was never called
   // for it.
   virtual void Leave(int slot) = 0;
+
+  // Last time at which a call made progress that is known of while it runs, on the clock of
+  // SteadyNow; long ago if nothing is known. Any thread.
+  virtual absl::Time progress_at() const { return absl::InfinitePast(); }
 };
 
 }  // namespace orcd

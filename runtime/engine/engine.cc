@@ -313,7 +313,8 @@ absl::Duration Engine::stalled_for() const {
   if (busy_at == 0) return absl::ZeroDuration();
   // A step may have to wait for a touched file to be read again, which takes as long as the disk
   // needs. Each part that is read is progress.
-  const absl::Time moved_at = std::max(absl::FromUnixNanos(busy_at), model_->read_again_at());
+  absl::Time moved_at = std::max(absl::FromUnixNanos(busy_at), model_->read_again_at());
+  if (drafter_ != nullptr) moved_at = std::max(moved_at, drafter_->progress_at());
   return std::max(SteadyNow() - moved_at, absl::ZeroDuration());
 }
 
@@ -417,6 +418,7 @@ absl::Status Engine::FinishStep() {
   ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
   last_step_ = SteadyNow();
   ++steps_;
+  expert_load_ += result.expert_load;
   scheduler_.Commit(result, last_step_);
   return GiveMasks();
 }
@@ -470,6 +472,7 @@ void Engine::PublishStats() {
   stats.accepted_draft_tokens = counts.accepted_draft_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = steps_;
+  stats.expert_load = expert_load_;
   stats.last_step = last_step_;
   std::lock_guard lock(stats_mutex_);
   stats_ = stats;

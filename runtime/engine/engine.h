@@ -84,6 +84,8 @@ struct EngineStats {
   int64_t accepted_draft_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
+  // Of all steps; of a model with experts.
+  ExpertLoad expert_load;
   // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
 };
@@ -146,7 +148,8 @@ class Engine {
   EngineStats stats() const;
 
   // Time for which there has been work without progress, as when a step does not end. Reading a
-  // touched file again (Model::CheckIntact) is progress. Zero if the engine is idle. Never waits.
+  // touched file again (Model::CheckIntact), also a draft model's, is progress. Zero if the engine is
+  // idle. Never waits.
   absl::Duration stalled_for() const;
 
  private:
@@ -209,7 +212,7 @@ class Engine {
   // Set at construction.
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<Backend> backend_;
-  // Null if no tokens are guessed. Engine thread only.
+  // Null if no tokens are guessed. Engine thread only, but for its progress.
   const std::unique_ptr<Drafter> drafter_;
   const BackendInfo info_;
   const int max_context_;
@@ -223,6 +226,7 @@ class Engine {
   MaskThreads mask_threads_;
   Scheduler scheduler_;
   int64_t steps_ = 0;
+  ExpertLoad expert_load_;
   absl::Time last_step_ = absl::InfinitePast();
 
   // Time at which the engine thread last began an iteration with work, in nanoseconds; 0 while it

@@ -86,8 +86,7 @@ absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& b
   made.info.drafter = "model";
   made.info.model = ReplaceInvalidUtf8(path.substr(path.rfind('/') + 1));
   made.info.bytes = info.weights_bytes + info.kv_bytes + info.workspace_bytes;
-  made.drafter =
-      std::make_unique<ModelDrafter>(*std::move(placed), draft->spec(), model.spec().vocab);
+  made.drafter = std::make_unique<ModelDrafter>(draft, *std::move(placed), model.spec().vocab);
   return made;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/model/spec.h"
 #include "runtime/sampling/sampler.h"
 
 namespace orcd {
@@ -19,12 +20,13 @@ int DraftContext(const BackendInfo& info, const ModelSpec& spec) {
 
 }  // namespace
 
-ModelDrafter::ModelDrafter(std::unique_ptr<Backend> backend, const ModelSpec& spec, int vocab)
-    : backend_(std::move(backend)),
-      draft_vocab_(spec.vocab),
+ModelDrafter::ModelDrafter(std::shared_ptr<const Model> draft, std::unique_ptr<Backend> backend,
+                           int vocab)
+    : draft_(std::move(draft)),
+      backend_(std::move(backend)),
       vocab_(vocab),
-      context_(DraftContext(backend_->info(), spec)),
-      window_(backend_->info().window_blocks > 0 ? spec.window() : 0),
+      context_(DraftContext(backend_->info(), draft_->spec())),
+      window_(backend_->info().window_blocks > 0 ? draft_->spec().window() : 0),
       blocks_(backend_->info().kv_blocks),
       window_blocks_(backend_->info().window_blocks),
       slots_(backend_->info().max_seqs) {
@@ -65,7 +67,7 @@ ModelDrafter::Part ModelDrafter::Match(const DraftRequest& request, size_t index
     slot.cached.resize(agreed);
   }
   const auto lacking = request.tokens.subspan(slot.cached.size());
-  const auto is_outside = [this](int32_t token) { return token >= draft_vocab_; };
+  const auto is_outside = [this](int32_t token) { return token >= draft_->spec().vocab; };
   if (known > context_ || std::ranges::any_of(lacking, is_outside)) {
     GiveUp(slot);
     return part;

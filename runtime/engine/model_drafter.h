@@ -10,10 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "runtime/backend/backend.h"
 #include "runtime/engine/block_pool.h"
 #include "runtime/engine/drafter.h"
-#include "runtime/model/spec.h"
+#include "runtime/model/model.h"
 #include "runtime/sampling/params.h"
 
 namespace orcd {
@@ -35,20 +36,22 @@ namespace orcd {
 // The error of the backend is that of Draft.
 class ModelDrafter : public Drafter {
  public:
-  // `spec` is that of the draft model, which `backend` computes. Every guess is below `vocab`, the
-  // size of the vocabulary of the model that verifies it.
-  ModelDrafter(std::unique_ptr<Backend> backend, const ModelSpec& spec, int vocab);
+  // `backend` computes the draft model, `draft`. Every guess is below `vocab`, the size of the
+  // vocabulary of the model that verifies it.
+  ModelDrafter(std::shared_ptr<const Model> draft, std::unique_ptr<Backend> backend, int vocab);
   // After an error, waits for the steps in flight.
   ~ModelDrafter() override;
 
   absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
       std::span<const DraftRequest> requests) override;
   void Leave(int slot) override { slots_[slot] = Slot(); }
+  // The backend may have to wait until a touched file has been read again.
+  absl::Time progress_at() const override { return draft_->read_again_at(); }
 
  private:
   struct Slot {
     BlockList blocks;
-    // Of the layers with a window. Blocks that no later step reads were returned.
+    // Blocks of the layers with a window. Those that no later step reads were returned.
     BlockList window_blocks;
     // The tokens whose keys and values are in the blocks: those of the sequence, then guesses.
     std::vector<int32_t> cached;
@@ -94,8 +97,8 @@ class ModelDrafter : public Drafter {
   static void GiveUp(Slot& slot);
   int BlocksFor(int positions) const;
 
+  const std::shared_ptr<const Model> draft_;
   const std::unique_ptr<Backend> backend_;
-  const int draft_vocab_;
   const int vocab_;
   // Most tokens of a sequence.
   const int context_;

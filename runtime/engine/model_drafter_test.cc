@@ -1,7 +1,9 @@
 #include "runtime/engine/model_drafter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -15,9 +17,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/steps_for_test.h"
+#include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/engine/nano_model_for_test.h"
 #include "runtime/null/null_backend.h"
+#include "testing/files.h"
+#include "testing/random_model/random_model.h"
+#include "testing/test_model.h"
 
 namespace orcd {
 namespace {
@@ -76,7 +83,7 @@ class SpyBackend : public Backend {
 
 struct DraftKindOfTest {
   std::string name;
-  // Of the draft model.
+  // The draft model's.
   std::string architecture;
   BackendFactory make;
 };
@@ -112,7 +119,7 @@ class ModelDrafterTest : public ::testing::TestWithParam<DraftKindOfTest> {
     auto spy = std::make_unique<SpyBackend>(std::move(backend), kv_blocks);
     spy_ = spy.get();
     if (vocab < 0) vocab = model_->spec().vocab;
-    drafter_ = std::make_unique<ModelDrafter>(std::move(spy), model_->spec(), vocab);
+    drafter_ = std::make_unique<ModelDrafter>(model_, std::move(spy), vocab);
   }
 
   // The tokens that the model draws greedily after `tokens`, on a backend of its own.
@@ -400,6 +407,34 @@ TEST_P(ModelDrafterTest, AFailedStepIsReportedAndNoStepIsLeft) {
   ASSERT_NO_FATAL_FAILURE(Make());
   spy_->fails_wait = true;
   EXPECT_EQ(drafter_->Draft({&request, 1}).status().message(), "the step failed");
+}
+
+// A draft model's file is treated as that of any model: one that is only touched is read again,
+// which the watchdog sees, and one that is written to ends the guesses.
+TEST(ModelDrafterFileTest, AFileThatChangesIsNoticed) {
+  const TempDir dir;
+  const std::string path = dir.File("draft.gguf");
+  ASSERT_TRUE(WriteRandomModel({.type = "F16"}, path).ok());
+  NullLoadObserver observer;
+  const auto model = Model::Load(path, {}, observer);
+  ASSERT_TRUE(model.ok()) << model.status();
+  auto backend = CreateCpuBackend(*model, {.kv_cache_bytes = 1 << 20, .threads = 1}, observer);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  ModelDrafter drafter(*model, *std::move(backend), (*model)->spec().vocab);
+  const Tokens sequence = TestTokens(10);
+  const DraftRequest request = {.slot = 0, .tokens = sequence, .count = 2};
+  const absl::Time begun = SteadyNow();
+  ASSERT_TRUE(drafter.Draft({&request, 1}).ok());
+  EXPECT_LT(drafter.progress_at(), begun);
+  std::filesystem::last_write_time(
+      path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+  const auto guesses = drafter.Draft({&request, 1});
+  ASSERT_TRUE(guesses.ok()) << guesses.status();
+  EXPECT_THAT(guesses->front(), SizeIs(2));
+  EXPECT_GE(drafter.progress_at(), begun);
+  const char other = 'x';
+  Patch(path, std::filesystem::file_size(path) - 1, &other, 1);
+  EXPECT_EQ(GetErrorDetails(drafter.Draft({&request, 1}).status()).reason, "FILE_CHANGED");
 }
 
 }  // namespace
