@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/backend/expert_load.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/model/model.h"
 #include "runtime/sampling/params.h"
@@ -185,6 +186,8 @@ struct PartResult {
 struct StepResult {
   // One for each sequence of the batch, in its order.
   std::vector<PartResult> parts;
+  // Of all layers that have experts.
+  ExpertLoad expert_load;
 };
 
 enum class KvType { kF16, kF32 };

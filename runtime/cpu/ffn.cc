@@ -157,6 +157,9 @@ void Ffn::GroupChoices(int experts) {
   // Now each start is the next expert's.
   std::rotate(starts_.begin(), starts_.end() - 1, starts_.end());
   starts_[0] = 0;
+  for (int e = 0; e < experts; ++e) {
+    if (starts_[e + 1] > starts_[e]) load_.Add(starts_[e + 1] - starts_[e]);
+  }
 }
 
 void Ffn::RunExperts(int layer, const float* x, int64_t rows, float* out) {

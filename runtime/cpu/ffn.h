@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/backend/backend.h"
+#include "runtime/backend/expert_load.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/cpu/router.h"
@@ -53,6 +55,9 @@ class Ffn {
   // may be null, and lets it replace the router's logits.
   void Run(int layer, const float* x, int64_t rows, float* out, ActivationTap* tap);
 
+  // The load of the experts of all layers since this was last asked.
+  ExpertLoad TakeExpertLoad() { return std::exchange(load_, ExpertLoad()); }
+
   uint64_t workspace_bytes() const;
 
  private:
@@ -94,6 +99,8 @@ class Ffn {
   // First row of expert_rows of each expert, and the end of the last one's.
   std::vector<int32_t> starts_;
   std::vector<Product> products_;
+
+  ExpertLoad load_;
 };
 
 }  // namespace orcd::cpu

@@ -86,27 +86,36 @@ class TestLayer {
   ModelWeights weights_;
 };
 
-// Runs the layer, in memory that holds NaNs before.
+// Scratch memory for a layer, which holds NaNs.
+class FfnMemory {
+ public:
+  explicit FfnMemory(const TestLayer& layer) {
+    const FfnSizes sizes(layer.spec());
+    buffers_ = {.gate = Take(sizes.gate),
+                .up = Take(sizes.gate),
+                .router = Take(sizes.router),
+                .expert_rows = Take(sizes.expert_rows)};
+  }
+  const FfnBuffers& buffers() const { return buffers_; }
+
+ private:
+  float* Take(int64_t floats) {
+    return memory_.emplace_back(kMaxRows * floats, std::numeric_limits<float>::quiet_NaN()).data();
+  }
+
+  std::deque<std::vector<float>> memory_;
+  FfnBuffers buffers_;
+};
+
+// Runs the layer and returns its output.
 std::vector<float> RunLayer(const TestLayer& layer, std::span<const float> x,
                             const KernelTable& kernels = BestKernels(), int threads = 2,
                             ActivationTap* tap = nullptr) {
-  const FfnSizes sizes(layer.spec());
-  const auto poisoned = [](int64_t floats) {
-    return std::vector<float>(kMaxRows * floats, std::numeric_limits<float>::quiet_NaN());
-  };
-  std::vector<float> gate = poisoned(sizes.gate);
-  std::vector<float> up = poisoned(sizes.gate);
-  std::vector<float> router = poisoned(sizes.router);
-  std::vector<float> expert_rows = poisoned(sizes.expert_rows);
+  FfnMemory memory(layer);
   std::vector<float> out(x.size(), std::numeric_limits<float>::quiet_NaN());
   ThreadPool pool(threads);
   MatMul matmul(kernels, pool);
-  Ffn ffn(kernels, pool, matmul, layer.spec(), layer.weights(),
-          {.gate = gate.data(),
-           .up = up.data(),
-           .router = router.data(),
-           .expert_rows = expert_rows.data()},
-          kMaxRows);
+  Ffn ffn(kernels, pool, matmul, layer.spec(), layer.weights(), memory.buffers(), kMaxRows);
   ffn.Run(0, x.data(), static_cast<int64_t>(x.size()) / kHidden, out.data(), tap);
   return out;
 }
@@ -263,6 +272,27 @@ TEST(ExpertsTest, ABrokenExpertShowsInTheRowsThatChoseIt) {
   }
   EXPECT_GT(hit, 0);
   EXPECT_LT(hit, kMaxRows);
+}
+
+// A row of FewExperts takes two of four.
+TEST(ExpertsTest, TheLoadIsThatOfTheChosenExperts) {
+  const TestLayer layer(FewExperts());
+  FfnMemory memory(layer);
+  ThreadPool pool(2);
+  MatMul matmul(BestKernels(), pool);
+  Ffn ffn(BestKernels(), pool, matmul, layer.spec(), layer.weights(), memory.buffers(), kMaxRows);
+  const std::vector<float> x = RandomFloats(3 * kHidden, 5);
+  std::vector<float> out(x.size());
+  FfnTap tap;
+  // Experts 0 and 1, 0 and 2, 0 and 1.
+  tap.logits = {2, 1, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0};
+  ffn.Run(0, x.data(), 3, out.data(), &tap);
+  tap.points.clear();
+  ffn.Run(0, x.data(), 3, out.data(), &tap);
+  const ExpertLoad load = ffn.TakeExpertLoad();
+  EXPECT_EQ(load.tokens, 12u);
+  EXPECT_THAT(std::span(load.experts).first(4), ElementsAre(2, 2, 2, 0));
+  EXPECT_EQ(ffn.TakeExpertLoad().tokens, 0u);
 }
 
 // Weights that were dequantised, by kernels that count.

@@ -81,6 +81,9 @@ class Forward {
   // one whose keys or values are not finite in the cache's type.
   int64_t FiniteKvRows(size_t sequence) const;
 
+  // The load of the experts of all layers since this was last asked.
+  ExpertLoad TakeExpertLoad() { return ffn_.TakeExpertLoad(); }
+
   uint64_t workspace_bytes() const;
 
   // All activations, for tests that fill them with values that must not be read.

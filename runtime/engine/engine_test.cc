@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -863,6 +864,11 @@ TEST_F(EngineTest, StatsCountWhatHappened) {
   const EngineStats stats = engine_->stats();
   EXPECT_EQ(stats.generated_tokens, 6);
   EXPECT_GE(stats.steps, 6);
+  // The backend's steps have one expert.
+  EXPECT_GE(stats.expert_load.tokens, static_cast<uint64_t>(stats.steps));
+  EXPECT_EQ(std::accumulate(stats.expert_load.experts.begin(), stats.expert_load.experts.end(),
+                            uint64_t{0}),
+            static_cast<uint64_t>(stats.steps));
   EXPECT_EQ(stats.max_running, 2);
   EXPECT_GT(stats.last_step, absl::InfinitePast());
 }

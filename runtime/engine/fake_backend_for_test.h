@@ -137,6 +137,8 @@ class FakeBackend : public Backend {
       }
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
+    // As of one expert, whom every token takes.
+    result.expert_load.Add(tokens);
     EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
     max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(tokens));
     max_seqs_seen = std::max(max_seqs_seen, static_cast<int>(batch.seqs.size()));

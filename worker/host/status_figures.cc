@@ -69,6 +69,11 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCo
     figures->set_draft_tokens(static_cast<uint64_t>(stats.draft_tokens));
     figures->set_accepted_draft_tokens(static_cast<uint64_t>(stats.accepted_draft_tokens));
   }
+  if (stats.expert_load.tokens > 0) {
+    v1::ExpertFigures* figures = status.mutable_experts();
+    for (const uint64_t count : stats.expert_load.experts) figures->add_by_tokens(count);
+    figures->set_tokens(stats.expert_load.tokens);
+  }
   queue->set_running_requests(stats.running);
   queue->set_waiting_requests(stats.waiting);
   queue->set_max_waiting_requests(stats.max_waiting);

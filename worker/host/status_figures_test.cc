@@ -25,6 +25,7 @@ TEST(StatusFiguresTest, WithoutAModelThereAreTotalsAndWhatStaysTheSame) {
   EXPECT_FALSE(status.has_rates());
   EXPECT_FALSE(status.has_constraints());
   EXPECT_FALSE(status.has_speculation());
+  EXPECT_FALSE(status.has_experts());
   EXPECT_GT(ResidentBytes(), 1u << 20);
 }
 

@@ -1,11 +1,13 @@
 #include "worker/observe/metrics.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "prometheus/client_metric.h"
 #include "prometheus/gauge.h"
+#include "runtime/backend/expert_load.h"
 #include "runtime/base/utf8.h"
 
 namespace orcd {
@@ -80,6 +82,29 @@ MetricFamily Gauge(const char* name, const char* help, std::vector<Value> values
 
 MetricFamily Total(const char* name, const char* help, std::vector<Value> values) {
   return Figures(MetricType::Counter, name, help, std::move(values));
+}
+
+// A histogram of the experts of steps by their tokens. The last bucket has no limit.
+MetricFamily ExpertTokens(const v1::ExpertFigures& figures) {
+  MetricFamily family;
+  family.name = "orcd_expert_tokens";
+  family.help =
+      "Tokens that chose an expert in one step and layer, for each expert that any chose, since "
+      "the "
+      "model was loaded. A step reads an expert's weights once for all its tokens.";
+  family.type = MetricType::Histogram;
+  ClientMetric::Histogram& histogram = family.metric.emplace_back().histogram;
+  for (size_t i = 0; i < ExpertLoad::kBuckets; ++i) {
+    const bool last = i + 1 == ExpertLoad::kBuckets;
+    if (static_cast<int>(i) < figures.by_tokens_size()) {
+      histogram.sample_count += figures.by_tokens(static_cast<int>(i));
+    }
+    histogram.bucket.push_back({.cumulative_count = histogram.sample_count,
+                                .upper_bound = last ? std::numeric_limits<double>::infinity()
+                                                    : static_cast<double>(ExpertLoad::Limit(i))});
+  }
+  histogram.sample_sum = static_cast<double>(figures.tokens());
+  return family;
 }
 
 double UsedShare(uint32_t total, uint32_t free) {
@@ -311,6 +336,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
             {{{{"result", "accepted"}}, speculation.accepted_draft_tokens()},
              {{{"result", "rejected"}},
               speculation.draft_tokens() - speculation.accepted_draft_tokens()}}),
+      ExpertTokens(status.experts()),
       // Names by which the Gateway API Inference Extension picks pods.
       Gauge("vllm:num_requests_running", "As orcd_requests_running.",
             {{{}, queue.running_requests()}}),

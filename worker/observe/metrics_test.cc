@@ -79,7 +79,7 @@ TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
        {"orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 0\n",
         "\norcd_constraint_cache_hits_total 0\n", "\norcd_forced_tokens_total 0\n",
         "orcd_draft_tokens_total{result=\"accepted\"} 0\n",
-        "orcd_draft_tokens_total{result=\"rejected\"} 0\n"}) {
+        "orcd_draft_tokens_total{result=\"rejected\"} 0\n", "\norcd_expert_tokens_count 0\n"}) {
     EXPECT_THAT(of_status, HasSubstr(line));
   }
 }
@@ -102,6 +102,24 @@ TEST(MetricsTest, OnlyLoadsThatSucceedAreTimed) {
   metrics.OnLoadEnded(absl::OkStatus(), absl::Seconds(3));
   EXPECT_THAT(Text(metrics), HasSubstr("orcd_model_load_seconds_sum 3\n"));
   EXPECT_THAT(Text(metrics), HasSubstr("orcd_model_loads_total{code=\"NOT_FOUND\"} 1\n"));
+}
+
+TEST(MetricsTest, ExpertsAreAHistogramWithoutALabel) {
+  v1::WorkerStatus status;
+  // Four experts with a token, two with up to 4, one with more than 2048.
+  for (const int count : {4, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) {
+    status.mutable_experts()->add_by_tokens(count);
+  }
+  status.mutable_experts()->set_tokens(3011);
+  const std::string text = Text(StatusMetrics(status));
+  for (const char* line :
+       {"# TYPE orcd_expert_tokens histogram\n", "\norcd_expert_tokens_count 7\n",
+        "\norcd_expert_tokens_sum 3011\n", "orcd_expert_tokens_bucket{le=\"1\"} 4\n",
+        "orcd_expert_tokens_bucket{le=\"2\"} 4\n", "orcd_expert_tokens_bucket{le=\"4\"} 6\n",
+        "orcd_expert_tokens_bucket{le=\"2048\"} 6\n",
+        "orcd_expert_tokens_bucket{le=\"+Inf\"} 7\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
 }
 
 TEST(MetricsTest, AStatusIsGauges) {
