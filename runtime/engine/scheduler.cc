@@ -630,6 +630,7 @@ void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
   for (size_t i = 0; i < step.parts.size(); ++i) {
     Sequence& sequence = *step.parts[i].sequence;
     std::span<const SampledToken> samples = result.parts[i].samples;
+    sequence.accepted_draws = 0;
     if (sequence.constraint == nullptr || sequence.dropped_in_flight > 0 || sequence.finished) {
       continue;
     }
@@ -662,6 +663,7 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
     --sequence.samples_in_flight;
     for (const SampledToken& sample : result.samples) {
       if (!sequence.finished) TakeSample(sequence, sample, now);
+      --sequence.accepted_draws;
     }
   }
   const int end = part.end + right;
@@ -727,7 +729,8 @@ void Scheduler::TakeSample(Sequence& sequence, const SampledToken& sample, absl:
     FailNotFinite(sequence, LogitsNotFinite(static_cast<int>(sequence.tokens.size())));
     return;
   }
-  if (sequence.constraint != nullptr && !sequence.constraint->status().ok()) {
+  if (sequence.constraint != nullptr && sequence.accepted_draws <= 0 &&
+      !sequence.constraint->status().ok()) {
     Fail(live, sequence.constraint->status());
     return;
   }

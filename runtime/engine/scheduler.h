@@ -289,7 +289,7 @@ class Scheduler {
   void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
   void TakePromptLogprobs(Sequence& sequence, int first_position,
                           const std::vector<SampledToken>& targets);
-  // Takes a drawn token, which the constraint has accepted.
+  // Takes a drawn token, which the constraint has accepted if accepted_draws is above 0.
   void TakeSample(Sequence& sequence, const SampledToken& sample, absl::Time now);
   // Appends the tokens in sequence.forced, and ends the sequence if it must.
   void TakeForced(Sequence& sequence, absl::Time now);

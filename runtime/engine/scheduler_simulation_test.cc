@@ -483,7 +483,8 @@ void RunGuesses(Guessing guessing, double least_right, double most_right) {
   EXPECT_GT(met.parts_after_returns, kRuns);
   EXPECT_GT(met.drafter_failures, kRuns / 50);
   EXPECT_GT(met.drafts, 20 * kRuns);
-  EXPECT_GT(met.drafts_under_rules, kRuns);
+  // A rule forbids most tokens that come by chance.
+  EXPECT_GT(met.drafts_under_rules, guessing == Guessing::kRandom ? kRuns / 10 : kRuns);
   EXPECT_GE(static_cast<double>(met.right_drafts), least_right * static_cast<double>(met.drafts));
   EXPECT_LE(static_cast<double>(met.right_drafts), most_right * static_cast<double>(met.drafts));
 }

@@ -40,10 +40,16 @@ Sequence::Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64
 }
 
 void Sequence::AcceptDrawn(std::span<const SampledToken> drawn) {
-  for (const SampledToken& sample : drawn) constraint->Accept(sample.token);
+  for (const SampledToken& sample : drawn) {
+    constraint->Accept(sample.token);
+    if (!constraint->status().ok()) return;
+    ++accepted_draws;
+  }
   forced = ForcedBy(*constraint);
   for (const int32_t next : forced) constraint->Accept(next);
   forces_end = constraint->Ended();
+  // An error of what is forced is one of the token that forces it.
+  if (!constraint->status().ok()) --accepted_draws;
 }
 
 void Sequence::MaskGuess() {

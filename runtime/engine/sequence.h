@@ -101,8 +101,9 @@ struct Guess {
 struct Sequence {
   Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64_t arrival_order);
 
-  // Lets the constraint accept drawn tokens, then what it forces after the last of them; after the
-  // others nothing is forced. Constraints of different sequences may do so at once.
+  // Lets the constraint accept drawn tokens up to one that leads to an error, then what it forces
+  // after the last of them; after the others nothing is forced. Constraints of different sequences
+  // may do so at once.
   void AcceptDrawn(std::span<const SampledToken> drawn);
   // Cuts `guess` before the first token that the constraint forbids, or after which it leaves no
   // choice, and makes its masks. The constraint is as before, unless an error of it, which a guess
@@ -145,6 +146,9 @@ struct Sequence {
   // Has accepted the tokens after the prompt, and like them outlives a preemption; null if every
   // token may be drawn, and until the first attempt to admit a request with a constraint.
   std::unique_ptr<Constraint> constraint;
+  // Of the tokens drawn by the step that is being committed, the number that `constraint` has
+  // accepted without an error.
+  int accepted_draws = 0;
   // Tokens that come next without being drawn, which `constraint` has accepted; and true if after
   // them it allows the end alone.
   std::vector<int32_t> forced;
