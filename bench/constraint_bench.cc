@@ -39,6 +39,7 @@ struct Options {
   std::string schemas = kSchemaCorpus;
   int walk_tokens = 200;
   int distinct = 0;
+  int slowest = 0;
 };
 
 double Microseconds() {
@@ -67,6 +68,8 @@ void Print(const std::string& what, const std::vector<double>& microseconds) {
 
 struct Times {
   std::vector<double> masks;
+  // By mask: the text before it, if it follows a document.
+  std::vector<std::string> places;
   // Mask, acceptance and the search for forced tokens, for each token that was not forced.
   std::vector<double> tokens;
   int64_t forced = 0;
@@ -74,6 +77,7 @@ struct Times {
 
   void Add(const Times& other) {
     masks.insert(masks.end(), other.masks.begin(), other.masks.end());
+    places.insert(places.end(), other.places.begin(), other.places.end());
     tokens.insert(tokens.end(), other.tokens.begin(), other.tokens.end());
     forced += other.forced;
     ended += other.ended;
@@ -102,6 +106,7 @@ absl::Status Walk(Constraint& constraint, const Tokenizer& tokenizer,
                   std::span<const int32_t> document, int max_tokens, std::mt19937_64& random,
                   Times& times) {
   const bool follows = !document.empty();
+  std::string text;
   for (int count = 0; count < max_tokens && !constraint.Ended(); ++count) {
     if (follows && document.empty()) break;
     const double begin = ThreadMicroseconds();
@@ -110,7 +115,10 @@ absl::Status Walk(Constraint& constraint, const Tokenizer& tokenizer,
       // The split of a document into tokens need not be the one that is forced.
       const std::vector<int32_t> ids = follows ? std::vector<int32_t>{document.front()}
                                                : std::vector<int32_t>(forced.begin(), forced.end());
-      for (const int32_t id : ids) constraint.Accept(id);
+      for (const int32_t id : ids) {
+        constraint.Accept(id);
+        text += tokenizer.TokenBytes(id);
+      }
       if (follows) document = document.subspan(1);
       times.forced += static_cast<int64_t>(ids.size());
       count += static_cast<int>(ids.size()) - 1;
@@ -129,6 +137,8 @@ absl::Status Walk(Constraint& constraint, const Tokenizer& tokenizer,
     }
     constraint.Accept(next);
     times.masks.push_back(after_mask - before_mask);
+    times.places.push_back(follows ? text : "");
+    text += tokenizer.TokenBytes(next);
     times.tokens.push_back(ThreadMicroseconds() - begin - (drawn - after_mask));
     ORCD_RETURN_IF_ERROR(constraint.status());
   }
@@ -153,6 +163,7 @@ absl::Status MeasureCorpus(const ConstraintUse& use, const Options& options) {
   Times documents;
   Times walks;
   std::vector<std::pair<double, std::string>> worst;
+  std::vector<std::pair<double, std::string>> slow;
   int refused = 0;
   int failed = 0;
   for (const SchemaCase& schema : cases) {
@@ -168,10 +179,15 @@ absl::Status MeasureCorpus(const ConstraintUse& use, const Options& options) {
     compiles.push_back(Microseconds() - begin);
     Times own;
     for (const std::string& document : schema.valid) {
+      const size_t masks_before = documents.masks.size();
       ORCD_ASSIGN_OR_RETURN(const auto again, CompileNow(*use.compiler, spec));
       const std::vector<int32_t> ids = use.tokenizer->Encode(document, std::span<const TextSpan>());
       ORCD_RETURN_IF_ERROR(
           Walk(*again->Make(), *use.tokenizer, ids, options.walk_tokens, random, documents));
+      for (size_t i = masks_before; i < documents.masks.size(); ++i) {
+        slow.emplace_back(documents.masks[i],
+                          absl::StrCat(schema.name, ", after ", documents.places[i]));
+      }
     }
     const absl::Status walked =
         Walk(*(*pending)->Make(), *use.tokenizer, {}, options.walk_tokens, random, own);
@@ -194,6 +210,10 @@ absl::Status MeasureCorpus(const ConstraintUse& use, const Options& options) {
   for (size_t i = 0; i < std::min<size_t>(3, worst.size()); ++i) {
     std::printf("worst p99 of a walk's masks: %9.1f us, %s\n", worst[i].first,
                 worst[i].second.c_str());
+  }
+  std::sort(slow.rbegin(), slow.rend());
+  for (size_t i = 0; i < std::min(static_cast<size_t>(options.slowest), slow.size()); ++i) {
+    std::printf("slow mask of a document: %9.1f us, %s\n", slow[i].first, slow[i].second.c_str());
   }
   return absl::OkStatus();
 }
@@ -247,6 +267,7 @@ int Main(int argc, char** argv) {
   app.add_option("--schemas", options.schemas, "JSON objects with `schema`, one a line")
       ->capture_default_str();
   app.add_option("--walk-tokens", options.walk_tokens, "Longest walk")->capture_default_str();
+  app.add_option("--slowest", options.slowest, "Print so many of the slowest masks of documents");
   app.add_option("--distinct", options.distinct, "Compile that many schemas instead, none twice");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {

@@ -3,11 +3,12 @@
 # and only links need it.
 set(llguidance_folder ${CMAKE_BINARY_DIR}/llguidance)
 set(llguidance_crate ${CMAKE_SOURCE_DIR}/tools/llguidance)
+file(GLOB llguidance_sources CONFIGURE_DEPENDS ${llguidance_crate}/src/*.rs)
 add_custom_command(
   OUTPUT ${llguidance_folder}/liborcd_llguidance.a ${llguidance_folder}/llguidance.h
   COMMAND ${CMAKE_SOURCE_DIR}/tools/fetch-llguidance --into ${llguidance_folder}
   DEPENDS ${CMAKE_SOURCE_DIR}/tools/fetch-llguidance
-          ${llguidance_crate}/Cargo.toml ${llguidance_crate}/Cargo.lock ${llguidance_crate}/src/lib.rs
+          ${llguidance_crate}/Cargo.toml ${llguidance_crate}/Cargo.lock ${llguidance_sources}
   COMMENT "Building llguidance" VERBATIM)
 add_custom_target(llguidance_files DEPENDS ${llguidance_folder}/liborcd_llguidance.a)
 

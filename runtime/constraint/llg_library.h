@@ -23,10 +23,16 @@ OrcdUse orcd_llg_end();
 // The bytes that the library holds.
 int64_t orcd_llg_held();
 
+// What matchers know of a tokenizer, which must outlive it.
+struct OrcdTokens;
+OrcdTokens* orcd_tokens_new(const LlgTokenizer* tokenizer);
+void orcd_tokens_free(OrcdTokens* tokens);
+
 // A rule's state; lib.rs documents each function.
 struct OrcdMatcher;
-OrcdMatcher* orcd_matcher_new(const LlgConstraintInit* init, const uint8_t* kind, size_t kind_size,
-                              const uint8_t* text, size_t text_size);
+OrcdMatcher* orcd_matcher_new(const LlgConstraintInit* init, const OrcdTokens* tokens,
+                              const uint8_t* kind, size_t kind_size, const uint8_t* text,
+                              size_t text_size);
 OrcdMatcher* orcd_matcher_clone(const OrcdMatcher* matcher);
 void orcd_matcher_free(OrcdMatcher* matcher);
 const char* orcd_matcher_error(OrcdMatcher* matcher);

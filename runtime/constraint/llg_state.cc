@@ -51,8 +51,9 @@ std::unique_ptr<LlgState> LlgState::Compile(const LlgVocabulary& vocabulary, con
   const LlgConstraintInit init = InitFor(vocabulary);
   state->Call(
       [&] {
-        state->matcher_.reset(orcd_matcher_new(&init, BytesOf(text.type), text.type.size(),
-                                               BytesOf(text.text), text.text.size()));
+        state->matcher_.reset(orcd_matcher_new(&init, vocabulary.tokens(), BytesOf(text.type),
+                                               text.type.size(), BytesOf(text.text),
+                                               text.text.size()));
       },
       limits.compile_time);
   if (state->matcher_ == nullptr && state->stop_ == LibraryStop::kNone) {

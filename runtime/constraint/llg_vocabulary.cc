@@ -19,15 +19,15 @@ namespace {
 constexpr char kNameMarker = '\xff';
 constexpr uint32_t kNoToken = std::numeric_limits<uint32_t>::max();
 
-// Sets of tokens. Where a rule allows a whole set, as in a string of JSON, a mask has its tokens at
-// once; the others are tried byte by byte. Most rules bound their strings: with three characters
-// left, the tokens of up to three are a set. A mask that tries every token takes 1.5 ms; with these
-// sets, at most half of them are tried. U+2028 and U+2029 are left out as in the `.` of patterns.
-constexpr const char* kSets[] = {
-    R"([\x20\x0A\x0D\x09]+)",       R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,3})",
-    R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,5})",  R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,7})",
-    R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,10})", R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,30})",
-    R"([^"\\\x00-\x1F\x7F\u2028\u2029]+)",      nullptr,
+// The library's slices, as it has them by itself but without U+2028 and U+2029, which the `.` of
+// patterns does not match. Where a rule allows all texts of a slice, a mask has the slice's tokens
+// at once. tools/llguidance/src/plain_texts.rs knows the index of the second.
+constexpr const char* kSlices[] = {
+    R"([\x20\x0A\x0D\x09]+)",
+    R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,10})",
+    R"([^"\\\x00-\x1F\x7F\u2028\u2029]{1,30})",
+    R"([^"\\\x00-\x1F\x7F\u2028\u2029]+)",
+    nullptr,
 };
 
 // An output of JSON ends soonest if strings end where they can, and lists and objects then go on
@@ -104,14 +104,15 @@ absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
   init.tokenize_assumes_string = true;
   init.tokenize_fn = Tokenise;
   init.tokenize_user_data = &vocabulary->canonical_;
-  init.slices = kSets;
+  init.slices = kSlices;
   char error[300] = "";
-  vocabulary->tokens_.reset(llg_new_tokenizer_v2(&init, error, sizeof(error)));
-  if (vocabulary->tokens_ == nullptr) {
+  vocabulary->tokenizer_of_library_.reset(llg_new_tokenizer_v2(&init, error, sizeof(error)));
+  if (vocabulary->tokenizer_of_library_ == nullptr) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("the vocabulary cannot be used for constraints: ", error),
                      {.reason = "TOKENIZER_UNSUPPORTED"});
   }
+  vocabulary->tokens_.reset(orcd_tokens_new(vocabulary->get()));
   ReadFirstSchema(vocabulary->get());
   return vocabulary;
 }

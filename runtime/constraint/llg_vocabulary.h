@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "llguidance.h"
 #include "runtime/constraint/canonical_tokens.h"
+#include "runtime/constraint/llg_library.h"
 #include "runtime/text/tokenizer.h"
 
 namespace orcd {
@@ -19,11 +19,12 @@ namespace orcd {
 // tokens are never allowed.
 class LlgVocabulary {
  public:
-  // Takes a second and 100 MiB for 150,000 tokens. `tokenizer` must outlive the result.
+  // Takes a second and 80 MiB for 150,000 tokens. `tokenizer` must outlive the result.
   // kUnimplemented TOKENIZER_UNSUPPORTED if the library refuses the vocabulary.
   static absl::StatusOr<std::shared_ptr<const LlgVocabulary>> Create(const Tokenizer& tokenizer);
 
-  const LlgTokenizer* get() const { return tokens_.get(); }
+  const LlgTokenizer* get() const { return tokenizer_of_library_.get(); }
+  const OrcdTokens* tokens() const { return tokens_.get(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // Tokens that lead to the end of most outputs soon, the best first.
   std::span<const int32_t> short_ways() const { return short_ways_; }
@@ -32,13 +33,15 @@ class LlgVocabulary {
   explicit LlgVocabulary(const Tokenizer& tokenizer);
 
   struct Free {
-    void operator()(LlgTokenizer* tokens) const { llg_free_tokenizer(tokens); }
+    void operator()(LlgTokenizer* tokenizer) const { llg_free_tokenizer(tokenizer); }
+    void operator()(OrcdTokens* tokens) const { orcd_tokens_free(tokens); }
   };
 
   const Tokenizer& tokenizer_;
   const CanonicalTokens canonical_;
   std::vector<int32_t> short_ways_;
-  std::unique_ptr<LlgTokenizer, Free> tokens_;
+  std::unique_ptr<LlgTokenizer, Free> tokenizer_of_library_;
+  std::unique_ptr<OrcdTokens, Free> tokens_;
 };
 
 }  // namespace orcd

@@ -1,5 +1,6 @@
 //! The constraints' library llguidance, with C functions beside its own: matchers whose calls
-//! cannot abort the program, and an allocator that counts and bounds what a call allocates.
+//! cannot abort the program and whose masks of strings are fast, and an allocator that counts and
+//! bounds what a call allocates.
 //!
 //! A call stands between `orcd_llg_begin` and `orcd_llg_end` on one thread. Its first allocation
 //! past one of its bounds returns null, the hook for failed allocations panics, and the panic
@@ -15,12 +16,15 @@ use std::cell::Cell;
 use std::ffi::{c_char, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{panic_utils, Matcher};
+use plain_texts::PlainTexts;
 
 pub use llguidance::ffi::*;
+
+mod plain_texts;
 
 const GOES_ON: i32 = 0;
 const STOPPED_BY_BYTES: i32 = 1;
@@ -283,6 +287,30 @@ pub extern "C" fn orcd_llg_held() -> i64 {
     HELD.load(Ordering::Relaxed)
 }
 
+/// What matchers know of a tokenizer beyond the library's own: immutable, for any thread.
+pub struct OrcdTokens {
+    plain_texts: Arc<PlainTexts>,
+}
+
+/// The tokenizer has the slices of runtime/constraint/llg_vocabulary.cc.
+#[no_mangle]
+pub extern "C" fn orcd_tokens_new(tokenizer: &LlgTokenizer) -> *mut OrcdTokens {
+    let env = tokenizer.tok_env().clone();
+    let slicer = tokenizer.factory().slicer();
+    Box::into_raw(Box::new(OrcdTokens {
+        plain_texts: Arc::new(PlainTexts::new(env, slicer)),
+    }))
+}
+
+/// # Safety
+/// The pointer is one of orcd_tokens_new, or null.
+#[no_mangle]
+pub unsafe extern "C" fn orcd_tokens_free(tokens: *mut OrcdTokens) {
+    if !tokens.is_null() {
+        drop(Box::from_raw(tokens));
+    }
+}
+
 /// A matcher of the library. One thread at a time, but for clones, which several may make.
 pub struct OrcdMatcher {
     matcher: Matcher,
@@ -302,6 +330,7 @@ fn guarded<R>(otherwise: R, call: impl FnOnce() -> R) -> R {
 #[no_mangle]
 pub unsafe extern "C" fn orcd_matcher_new(
     init: &LlgConstraintInit,
+    tokens: &OrcdTokens,
     kind: *const u8,
     kind_size: usize,
     text: *const u8,
@@ -313,7 +342,11 @@ pub unsafe extern "C" fn orcd_matcher_new(
         let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             let kind = std::str::from_utf8(kind)?;
             let text = std::str::from_utf8(text)?;
-            init.build_parser(TopLevelGrammar::from_tagged_str(kind, text)?)
+            let parser = init.build_parser(TopLevelGrammar::from_tagged_str(kind, text)?);
+            parser.map(|mut parser| {
+                parser.bias_computer = tokens.plain_texts.clone();
+                parser
+            })
         }));
         Box::into_raw(Box::new(OrcdMatcher {
             matcher: Matcher::new(parser),
