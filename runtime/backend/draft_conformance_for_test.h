@@ -43,8 +43,8 @@ inline std::vector<DraftedRequest> DraftedRequests() {
   SamplingParams& penalties = requests[2].params;
   penalties.temperature = 0;
   penalties.repetition_penalty = 1.3f;
-  penalties.frequency_penalty = 0.7f;
-  penalties.presence_penalty = 0.5f;
+  penalties.frequency_penalty = 2.0f;
+  penalties.presence_penalty = 2.0f;
   penalties.count_prompt = true;
   penalties.logprobs = 0;
   SamplingParams& filters = requests[3].params;
@@ -172,13 +172,19 @@ class DraftConformanceTest : public BackendConformanceTest<Kind> {
   }
 
   // `count` drafts for a sequence that draws what is expected; the one at `wrong` is wrong, if it
-  // is below `count`.
+  // is below `count`. It is the token that comes next, if that is another one, so that the next
+  // draw would be another if the wrong draft were counted.
   std::vector<int32_t> Drafts(const DraftedSequence& sequence,
                               std::span<const SampledToken> expected, int count, int wrong) const {
     std::vector<int32_t> drafts;
     for (int i = 0; i < count; ++i) {
-      const int32_t token = expected[sequence.drawn().size() + i].token;
-      drafts.push_back(i == wrong ? (token + 1) % this->vocab() : token);
+      const size_t at = sequence.drawn().size() + i;
+      int32_t token = expected[at].token;
+      if (i == wrong) {
+        const int32_t next = expected[at + 1].token;
+        token = next != token ? next : (token + 1) % this->vocab();
+      }
+      drafts.push_back(token);
     }
     return drafts;
   }
