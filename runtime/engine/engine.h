@@ -148,8 +148,8 @@ class Engine {
   EngineStats stats() const;
 
   // Time for which there has been work without progress, as when a step does not end. Reading a
-  // touched file again (Model::CheckIntact), also a draft model's, is progress. Zero if the engine is
-  // idle. Never waits.
+  // touched file again (Model::CheckIntact), also a draft model's, is progress. Zero if the engine
+  // is idle. Never waits.
   absl::Duration stalled_for() const;
 
  private:
