@@ -187,7 +187,7 @@ struct StepResult {
   // One for each sequence of the batch, in its order.
   std::vector<PartResult> parts;
   // Of all layers that have experts.
-  ExpertLoad expert_load;
+  ExpertLoad expert_load = {};
 };
 
 enum class KvType { kF16, kF32 };

@@ -85,7 +85,7 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t steps = 0;
   // Of all steps; of a model with experts.
-  ExpertLoad expert_load;
+  ExpertLoad expert_load = {};
   // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
 };
