@@ -260,6 +260,7 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
 StepResult CpuBackend::Results(const StepBatch& batch) {
   StepResult result;
   result.parts.resize(batch.seqs.size());
+  result.expert_load = forward_->TakeExpertLoad();
   drawing_.clear();
   int64_t first_row = 0;
   for (size_t i = 0; i < batch.seqs.size(); ++i) {

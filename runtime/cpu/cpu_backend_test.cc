@@ -297,6 +297,23 @@ TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
   EXPECT_EQ(sample.token, Sampler().Sample(last, params, {}, {}, tokens.size()).token);
 }
 
+TEST_F(CpuBackendTest, AStepTellsOfTheLoadOfItsExperts) {
+  const auto experts = NanoModel("Q8_0", "qwen3moe");
+  const ModelSpec& spec = experts->spec();
+  const int choices = spec.num_layers() * spec.layers[0].experts.used;
+  auto backend = MakeTestBackend(experts);
+  const auto tokens = TestTokens(20);
+  const auto blocks = BlockRange(0, 2);
+  const auto many = RunStep(*backend, {StartSequence(0, tokens, blocks)});
+  EXPECT_EQ(many.expert_load.tokens, 20u * choices);
+  const auto next = TestTokens(1);
+  const auto one = RunStep(*backend, {ContinueSequence(0, 20, next, blocks)});
+  EXPECT_EQ(one.expert_load.tokens, 1u * choices);
+  EXPECT_EQ(one.expert_load.experts[0], 1u * choices);
+  const auto none = RunStep(*MakeTestBackend(model()), {StartSequence(0, tokens, blocks)});
+  EXPECT_EQ(none.expert_load.tokens, 0u);
+}
+
 TEST_F(CpuBackendTest, RefusesOptionsThatCannotBeMeant) {
   NullLoadObserver observer;
   const auto field_of = [&](auto change) {
