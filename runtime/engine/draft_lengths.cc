@@ -39,9 +39,6 @@ constexpr double kStepsOfReading = 4;
 constexpr double kReadingShare = 1.0 / 8;
 constexpr int kMostStepsLeft = 512;
 
-// True if most of the time that a drafter takes goes into reading.
-bool IsReading(int drafts, int read) { return read >= kLeastReadToMeasure && read >= 4 * drafts; }
-
 }  // namespace
 
 DraftLengths::DraftLengths(bool pipelined)
@@ -72,12 +69,16 @@ double DraftLengths::Seconds(int drawing, int drafts) const {
 
 bool DraftLengths::IsWorthReading(const Candidate& candidate, double plain_seconds) const {
   if (candidate.unread <= kLeastReadToMeasure) return true;
+  if (trust_ < 0) return false;
   const double left = std::min(candidate.left, kMostStepsLeft);
   return candidate.unread * reading_seconds_ <= kReadingShare * left * plain_seconds;
 }
 
 void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates) {
-  for (Candidate& candidate : candidates) candidate.length = 0;
+  for (Candidate& candidate : candidates) {
+    candidate.length = 0;
+    candidate.record->try_cost = 0;
+  }
   const std::optional<double> plain = costs_.Seconds(drawing);
   if (!plain) return;
   if (trust_ < 0 || room <= 0) return;
@@ -156,7 +157,9 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
       longest_ago = &candidate;
     }
   }
-  if (longest_ago != nullptr) ++longest_ago->length;
+  if (longest_ago == nullptr) return;
+  ++longest_ago->length;
+  longest_ago->record->try_cost = extra;
 }
 
 int DraftLengths::MostRead() const {
@@ -174,6 +177,8 @@ void DraftLengths::OnNothingGuessed(DraftRecord& record) {
 }
 
 void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
+  if (right == 0) tries_ -= record.try_cost;
+  record.try_cost = 0;
   record.counts.Add(drafts, right, kSequenceFades);
   all_.Add(drafts, right, kAllFades);
   record.next_try = steps_ + kStepsBetweenTries;
@@ -183,7 +188,8 @@ void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
 
 void DraftLengths::OnDrafted(int drafts, int read, double seconds) {
   if (seconds <= 0) return;
-  if (!IsReading(drafts, read)) {
+  // Otherwise most of the time went into reading.
+  if (read < kLeastReadToMeasure || read < 4 * drafts) {
     drafting_.Add(std::max(drafts, 1), seconds);
     return;
   }
@@ -193,6 +199,7 @@ void DraftLengths::OnDrafted(int drafts, int read, double seconds) {
 
 void DraftLengths::OnStep(const Step& step) {
   ++steps_;
+  tries_ = std::min(tries_ + kShare, kMostTries);
   costs_.Add(step.drawing + step.drafts, step.seconds);
   const std::optional<double> plain = costs_.Seconds(step.drawing);
   if (!plain) return;
@@ -200,12 +207,8 @@ void DraftLengths::OnStep(const Step& step) {
   // Plain steps differ from their mean by chance alone.
   const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
   const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
-  const double gain = brought - extra / *plain;
-  const double drafting = step.drafting_seconds / *plain;
-  trust_ = std::clamp(trust_ + kShare + gain - drafting, -kMostDebt, kMostTrust);
-  // A sequence that was read can be guessed for from then on.
-  const double tried = IsReading(step.drafts, step.read) ? gain : gain - drafting;
-  tries_ = std::clamp(tries_ + kShare + std::min(tried, 0.0), -kMostDebt, kMostTries);
+  trust_ += kShare + brought - (extra + step.drafting_seconds) / *plain;
+  trust_ = std::clamp(trust_, -kMostDebt, kMostTrust);
 }
 
 }  // namespace orcd

@@ -34,6 +34,8 @@ struct DraftRecord {
   int most = 2;
   // The decode step from which on a guess that is not expected to pay may be tried.
   int64_t next_try = 0;
+  // Steps that the guess costs if it is wrong and was made as a try; else 0.
+  double try_cost = 0;
 };
 
 // Compares what drafts are expected to give with what they cost, by the measured durations of
@@ -44,8 +46,8 @@ struct DraftRecord {
 //
 // A sequence whose guesses are not expected to pay gets one of a single draft now and then; such
 // tries may cost half a percent of the time of all steps. All that guesses have cost and brought,
-// as it was measured, is added up too: if expectations have misled by some steps' worth, nothing is
-// guessed until half a percent of later steps has made up for it.
+// as it was measured, is added up too: if expectations have misled by some steps' worth, there are
+// tries alone until these, or half a percent of later steps, have made up for it.
 //
 // One thread. Tells no time, so tests give it made-up durations.
 class DraftLengths {
@@ -73,8 +75,6 @@ class DraftLengths {
     // Duration of the step, and before it of guessing.
     double seconds = 0;
     double drafting_seconds = 0;
-    // Tokens that the drafter read before it guessed.
-    int read = 0;
   };
 
   // `pipelined` is true if a step may be planned while another is in flight: then a sequence for

@@ -163,7 +163,7 @@ TEST(DraftLengthsTest, AShortTextThatCannotBeGuessedLosesLittle) {
   }
 }
 
-TEST(DraftLengthsTest, TextThatCanBeGuessedGetsAlmostTheMost) {
+TEST(DraftLengthsTest, TextThatCanBeGuessedGetsMostOfWhatCanBeGained) {
   for (const double share : {0.01, 0.1, 0.25, 0.5}) {
     for (const GuessedText text : {GuessedText{0.9, 0.97}, GuessedText{0.7, 0.9},
                                    GuessedText{0.9, 0.5}, GuessedText{0.6, 0.6}}) {
@@ -172,7 +172,7 @@ TEST(DraftLengthsTest, TextThatCanBeGuessedGetsAlmostTheMost) {
         world.noise_ = noise;
         const double best = BestSpeed(text, share);
         // Little is lost where little can be gained.
-        EXPECT_GT(world.Run(text, 2000), best > 1.2 ? 1 + (best - 1) * 0.75 : 0.985)
+        EXPECT_GT(world.Run(text, 2000), best > 1.2 ? 1 + (best - 1) * 0.65 : 0.985)
             << "share " << share << ", chances " << text.first << " and " << text.next;
       }
     }
@@ -293,7 +293,7 @@ TEST(DraftLengthsTest, GuessesEndAfterLossesThatNobodyExpected) {
       {.drawing = 1, .drafts = 4, .right = 4, .seconds = 0.0012, .drafting_seconds = 0.024});
   EXPECT_EQ(length(), 0);
   for (int i = 0; i < 500; ++i) lengths.OnStep({.drawing = 1, .seconds = 0.001});
-  EXPECT_EQ(length(), 0);
+  EXPECT_EQ(length(), 1) << "a try";
   for (int i = 0; i < 500; ++i) lengths.OnStep({.drawing = 1, .seconds = 0.001});
   EXPECT_GE(length(), 4) << "they make up for it by half a percent of the time";
 }

@@ -621,8 +621,7 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
                          .right = right,
                          .held_back = step.held_back,
                          .seconds = absl::ToDoubleSeconds(duration),
-                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting),
-                         .read = step.read});
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting)});
 }
 
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {

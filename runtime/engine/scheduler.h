@@ -189,9 +189,8 @@ class Scheduler {
     int drawing = 0;
     // Sequences that are left out since they wait for their draws (Sequence::held_back).
     int held_back = 0;
-    // Time of guessing, and tokens that the drafter read for that.
+    // Time of guessing.
     absl::Duration drafting;
-    int read = 0;
     // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };

@@ -67,6 +67,7 @@ void Scheduler::AskDrafter(InFlight& step) {
   int readable =
       options_.fixed_drafts == 0 ? draft_lengths_.MostRead() : std::numeric_limits<int>::max();
   int drafts = 0;
+  int read = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const DraftLengths::Candidate& candidate = candidates_[i];
     Sequence& sequence = *guessing_[i];
@@ -90,7 +91,7 @@ void Scheduler::AskDrafter(InFlight& step) {
                                .count = all ? candidate.length : 1});
     asked_.push_back(all ? &sequence : nullptr);
     drafts += draft_requests_.back().count;
-    step.read += reads;
+    read += reads;
   }
   if (draft_requests_.empty()) return;
 
@@ -108,7 +109,7 @@ void Scheduler::AskDrafter(InFlight& step) {
   const absl::Time end = options_.clock ? options_.clock() : now_;
   step.drafting = end - begin;
   step.planned += step.drafting;
-  draft_lengths_.OnDrafted(drafts, step.read, absl::ToDoubleSeconds(step.drafting));
+  draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
 }
 
 void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
