@@ -347,9 +347,10 @@ TEST_F(LoadModelTest, NoDrafterChangesAToken) {
     EXPECT_LE(stats.accepted_draft_tokens, stats.draft_tokens);
     if (c.drafts == 0) continue;
     EXPECT_GT(stats.draft_tokens, 0);
-    // Half of the requests are greedy, and the same model guesses right for them.
+    // Two requests of 60 tokens are greedy and have no penalties. The same model guesses them
+    // right, but for steps in which the prompts of others run.
     if (c.path == model_path_) {
-      EXPECT_GT(stats.accepted_draft_tokens, stats.draft_tokens / 3);
+      EXPECT_GE(stats.accepted_draft_tokens, 80);
     }
   }
 }
