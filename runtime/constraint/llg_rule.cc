@@ -20,6 +20,9 @@ constexpr size_t kStackForAByte = 2048;
 constexpr size_t kLeastStack = 8 << 20;
 constexpr size_t kTextForAnyStack = 2048;
 
+// A rule whose state exceeds a bound before so many masks is refused. Objects of many optional
+// properties do once they have begun.
+constexpr int kLeastMasks = 2;
 // A rule that failed in so many sequences is refused from then on.
 constexpr int kMostFailures = 3;
 
@@ -56,8 +59,13 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   const int64_t copied = ahead->bytes();
   LlgWalk walk;
   if (has_first && !ahead->HasFailed()) walk = WalkAhead(*rule->vocabulary_, *ahead);
-  if (!walk.has_begun) {
-    if (ahead->HasFailed()) return RefusalOf(spec, ahead->error());
+  if (walk.masks < kLeastMasks && ahead->HasFailed()) {
+    const absl::Status refusal = RefusalOf(spec, ahead->error());
+    // Another second token may do where this one leads nowhere.
+    if (walk.masks == 0 || GetErrorDetails(refusal).reason == "CONSTRAINT_TOO_LARGE")
+      return refusal;
+  }
+  if (walk.masks == 0) {
     return UnsatisfiableRule(spec.field, "no output fulfils the rule with this vocabulary");
   }
   rule->state_bytes_ = static_cast<size_t>(std::max<int64_t>(state.bytes(), 0));

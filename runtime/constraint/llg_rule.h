@@ -26,8 +26,8 @@ namespace orcd {
 class LlgRule final : public CompiledRule, public std::enable_shared_from_this<LlgRule> {
  public:
   // Takes milliseconds, at most limits.compile_time. Returns the errors of RefusalOf. The first
-  // tokens are tried too: a rule is refused if its first mask, or the mask after the tokens with
-  // which its output must begin, allows none or takes more than a step may.
+  // tokens are tried too: a rule is refused if its first masks take more than a step may, or if the
+  // first allows no token.
   // `observer` may be null.
   static absl::StatusOr<std::shared_ptr<const LlgRule>> Compile(
       std::shared_ptr<const LlgVocabulary> vocabulary, const ConstraintSpec& spec,

@@ -343,7 +343,7 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
   };
   for (const Case& c : cases) {
     const auto rule = Compile({.rule = JsonSchemaRule{c.schema}, .start = {}});
-    ASSERT_FALSE(rule.ok()) << c.schema;
+    ASSERT_FALSE(rule.ok()) << std::string(c.schema).substr(0, 100);
     EXPECT_EQ(GetErrorDetails(rule.status()).reason, c.reason) << rule.status();
     EXPECT_THAT(std::string(rule.status().message()), ::testing::StartsWith(c.message));
   }

@@ -34,16 +34,16 @@ LlgWalk WalkAhead(const LlgVocabulary& vocabulary, LlgState& state) {
   std::vector<uint32_t> words;
   std::vector<int32_t> forced;
   const int64_t bytes_before = state.bytes();
-  for (int step = 0; step < kMasks && state.bytes() - bytes_before < kMostMemory; ++step) {
-    if (walk.has_begun && state.IsStopped()) return walk;
+  while (walk.masks < kMasks && state.bytes() - bytes_before < kMostMemory) {
+    if (walk.masks > 0 && state.IsStopped()) return walk;
     if (!state.ComputeForced(forced)) return walk;
-    const bool is_cut = walk.has_begun && forced.size() > kMostForced;
+    if (walk.masks > 0 && forced.size() > kMostForced) return walk;
     for (const int32_t token : forced) {
-      if (is_cut || !state.Accept(token)) return walk;
+      if (!state.Accept(token)) return walk;
       ++walk.tokens;
     }
     if (!state.ComputeMask(words)) return walk;
-    walk.has_begun = true;
+    ++walk.masks;
     if (state.IsStopped()) return walk;
     const int32_t token = Choose(vocabulary, words);
     if (token < 0 || !state.Accept(token)) return walk;

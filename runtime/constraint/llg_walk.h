@@ -10,8 +10,8 @@
 namespace orcd {
 
 struct LlgWalk {
-  // False if no mask can be made after the tokens with which the output must begin.
-  bool has_begun = false;
+  // Masks that were made, the first after the tokens with which the output must begin.
+  int masks = 0;
   // Tokens that the state accepted.
   size_t tokens = 0;
 };
