@@ -7,7 +7,7 @@
 namespace orcd {
 namespace {
 
-constexpr double kWeight = 1.0 / 16;
+constexpr double kStepWeight = 1.0 / 16;
 // Numbers of tokens keep this many leading bits, so that in a batch of some hundred sequences one
 // more token still makes a difference.
 constexpr int kBits = 9;
@@ -36,7 +36,7 @@ void StepCosts::Add(int tokens, double seconds) {
   }
   ++place->count;
   const double sample = std::min(seconds, 2 * place->mean);
-  place->mean += (sample - place->mean) * std::max(kWeight, 1.0 / place->count);
+  place->mean += (sample - place->mean) * std::max(kStepWeight, 1.0 / place->count);
   // Chance must not make a token look free.
   double most = place == points_.begin() ? 0 : std::prev(place)->seconds;
   for (; place != points_.end(); ++place) {
