@@ -90,6 +90,7 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
          .attn_output = matrix(MatrixRole::kAttnOutput, spec.hidden, layer.q_size(), i),
          .attn_output_bias = vector(spec.hidden, form.other_biases),
          .attn_post_norm = vector(spec.hidden, layer.post_norms),
+         .attn_sinks = {},
          .ffn_norm = vector(spec.hidden, layer.form == LayerForm::kPreNorm),
          .ffn_gate = matrix(MatrixRole::kFfnGate, layer.ffn, spec.hidden, i),
          .ffn_up = matrix(MatrixRole::kFfnUp, layer.ffn, spec.hidden, i),
@@ -97,7 +98,8 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
          .ffn_gate_bias = vector(layer.ffn, form.other_biases),
          .ffn_up_bias = vector(layer.ffn, form.other_biases),
          .ffn_down_bias = vector(spec.hidden, form.other_biases),
-         .ffn_post_norm = vector(spec.hidden, layer.post_norms)});
+         .ffn_post_norm = vector(spec.hidden, layer.post_norms),
+         .experts = {}});
   }
   return weights;
 }
