@@ -13,7 +13,7 @@ constexpr double kAllFades = 1.0 / 64;
 // A sequence's expectation begins with that of all sequences, which weighs as much as this many of
 // its own guesses.
 constexpr double kPriorGuesses = 2;
-// What drafts are expected to bring must exceed the measurements' error.
+// The gain that is expected of drafts must exceed the measurements' error.
 constexpr double kMargin = 1.02;
 // A step of more drafts is not considered.
 constexpr int kMostDraftsAStep = 256;
@@ -81,11 +81,12 @@ void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates
   }
   const std::optional<double> plain = costs_.Seconds(drawing);
   if (!plain) return;
-  if (trust_ < 0 || room <= 0) return;
+  if (room <= 0) return;
   for (Candidate& candidate : candidates) {
     if (!IsWorthReading(candidate, *plain)) candidate.most = 0;
   }
-  const int drafts = ChooseFastest(drawing, std::min(room, kMostDraftsAStep), *plain, candidates);
+  const int limit = std::min(room, kMostDraftsAStep);
+  const int drafts = trust_ < 0 ? 0 : ChooseFastest(drawing, limit, *plain, candidates);
   if (drafts < room) ChooseTry(drawing, drafts, *plain, candidates);
 }
 

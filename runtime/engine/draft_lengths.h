@@ -124,13 +124,13 @@ class DraftLengths {
 
   const bool pipelined_;
   StepCosts costs_;
-  // Of guessing, by the number of drafts.
+  // Durations of guessing, by the number of drafts.
   StepCosts drafting_;
-  // Of all sequences, so that a new one begins with an expectation.
+  // Counts of all sequences, so that a new one begins with an expectation.
   DraftCounts all_;
   // Seconds that the drafter takes to read a token; 0: not measured yet.
   double reading_seconds_ = 0;
-  // Of a plain step with as many sequences as the last one.
+  // Duration of a plain step with as many sequences as the last one has.
   double plain_seconds_ = 0;
   // Both in steps: what tries may cost now, and what guesses may.
   double tries_;

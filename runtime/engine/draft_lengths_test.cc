@@ -144,8 +144,11 @@ TEST(DraftLengthsTest, TextThatCannotBeGuessedLosesAlmostNothing) {
           DraftWorld world(sequences, LinearSteps(share));
           world.noise_ = noise;
           const double speed = world.Run({.first = chance, .next = chance}, 1000);
-          EXPECT_GT(speed, 0.985) << "share " << share << ", " << sequences << " sequences, chance "
-                                  << chance << ", noise " << noise;
+          // Chance hides the cost of a draft where that is less than it, and then every step may
+          // try one.
+          EXPECT_GT(speed, noise > 0 ? 0.98 : 0.985)
+              << "share " << share << ", " << sequences << " sequences, chance " << chance
+              << ", noise " << noise;
         }
       }
     }
@@ -272,7 +275,7 @@ TEST(DraftLengthsTest, InAPipelineAGuessMustBringMoreThanItsStep) {
   EXPECT_LT(world.drafts_, 8 * 1000 / 20) << "0.6 tokens do not make up for a step";
 }
 
-// What guesses cost and bring is added up as measured, whatever is expected.
+// The costs and the gains of guesses are added up as measured, whatever is expected.
 TEST(DraftLengthsTest, GuessesEndAfterLossesThatNobodyExpected) {
   DraftLengths lengths(/*pipelined=*/false);
   DraftRecord record;

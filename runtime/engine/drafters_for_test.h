@@ -102,9 +102,9 @@ class KnownTexts {
 enum class Guessing {
   // Tokens by chance.
   kRandom,
-  // What comes, as far as it is known.
+  // The tokens that come, as far as they are known.
   kRight,
-  // What comes, with a wrong token here and there, too few tokens, too many, or none.
+  // The same with a wrong token here and there, too few tokens, too many, or none.
   kMixed,
 };
 

@@ -233,7 +233,7 @@ class SchedulerHarness {
   std::unique_ptr<Drafter> drafter_;
   absl::Status drafter_failure_;
   std::function<absl::Duration(int tokens)> step_time_;
-  // Of the last launched step.
+  // Tokens of the last launched step.
   int launched_tokens_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::string, std::shared_ptr<RecordingSink>> sinks_;

@@ -146,8 +146,8 @@ struct Sequence {
   // Has accepted the tokens after the prompt, and like them outlives a preemption; null if every
   // token may be drawn, and until the first attempt to admit a request with a constraint.
   std::unique_ptr<Constraint> constraint;
-  // Of the tokens drawn by the step that is being committed, the number that `constraint` has
-  // accepted without an error.
+  // Number of the tokens drawn by the step that is being committed that `constraint` has accepted
+  // without an error.
   int accepted_draws = 0;
   // Tokens that come next without being drawn, which `constraint` has accepted; and true if after
   // them it allows the end alone.

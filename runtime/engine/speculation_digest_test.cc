@@ -105,7 +105,7 @@ class DigestSink : public GenerationSink {
   struct Output {
     std::vector<int32_t> tokens;
     std::string text;
-    // Of the log-probabilities.
+    // The log-probabilities' own.
     OutputDigest digest;
   };
   std::vector<Output> outputs_;
