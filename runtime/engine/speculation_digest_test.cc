@@ -27,7 +27,7 @@
 namespace orcd {
 namespace {
 
-constexpr int kDigestRequests = testing::kSanitized ? 60 : 240;
+constexpr int kDigestRequests = testing::kSanitized ? 40 : 120;
 
 // A hash of everything that a request gave: FNV-1a, 64 bits.
 class OutputDigest {
