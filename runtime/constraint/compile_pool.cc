@@ -126,7 +126,7 @@ struct CompilePool::Shared {
     bool is_given_up = false;
     bool has_ended = false;
   };
-  // What is left to do without the lock.
+  // The caller does it without the lock.
   struct Rest {
     Callbacks callbacks;
     std::vector<CompiledOutcome> dropped;
@@ -151,9 +151,9 @@ struct CompilePool::Shared {
   const int threads = ThreadsFor(limits);
 
   mutable std::mutex mutex;
-  // Of `waiting`, `stopping`, and of workers that end.
+  // `waiting` or `stopping` changed, or a worker ended.
   std::condition_variable changed;
-  // Of workers that begin, if the watcher does not look by itself.
+  // A worker began while the watcher slept, or `stopping`.
   std::condition_variable begun;
   bool stopping = false;
   bool watcher_sleeps = false;

@@ -9,8 +9,8 @@
 
 extern "C" {
 
-// What a call did: bytes allocated less those freed, and the bound that stopped it (0: none, 1: the
-// call's bytes, 2: those of the whole library, 3: time).
+// The result of a call: bytes allocated less those freed, and the bound that stopped it (0: none,
+// 1: the call's bytes, 2: those of the whole library, 3: time).
 struct OrcdUse {
   int64_t bytes;
   int32_t stop;
@@ -23,7 +23,7 @@ OrcdUse orcd_llg_end();
 // The bytes that the library holds.
 int64_t orcd_llg_held();
 
-// What matchers know of a tokenizer, which must outlive it.
+// Sets of tokens that make masks fast. The tokenizer must outlive them.
 struct OrcdTokens;
 OrcdTokens* orcd_tokens_new(const LlgTokenizer* tokenizer);
 void orcd_tokens_free(OrcdTokens* tokens);

@@ -138,7 +138,7 @@ LibraryError LlgState::error() const {
   if (stop_ != LibraryStop::kNone) return error;
   const char* const text = orcd_matcher_error(matcher_.get());
   error.text = text == nullptr ? "no cause given" : text;
-  // What the library appends of its state.
+  // The library appends its state.
   error.text.resize(std::min(error.text.find("\n<"), error.text.size()));
   return error;
 }

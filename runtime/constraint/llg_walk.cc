@@ -11,7 +11,7 @@ namespace {
 constexpr int kMasks = 12;
 // Every sequence has a copy of the states.
 constexpr int64_t kMostMemory = 512 << 10;
-// What is forced costs no masks.
+// Forced tokens cost no masks.
 constexpr size_t kMostForced = 256;
 
 // The token to go on with; -1 if the output may only end.

@@ -287,7 +287,7 @@ pub extern "C" fn orcd_llg_held() -> i64 {
     HELD.load(Ordering::Relaxed)
 }
 
-/// What matchers know of a tokenizer beyond the library's own: immutable, for any thread.
+/// A tokenizer's sets of tokens, which make masks fast. Immutable; any thread may use them.
 pub struct OrcdTokens {
     plain_texts: Arc<PlainTexts>,
 }

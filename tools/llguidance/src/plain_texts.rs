@@ -1,10 +1,11 @@
 //! Masks of rules that take any text, or any text up to some length, as strings of JSON mostly do.
 //!
-//! Plain texts are those that a string of JSON holds without escapes. From the lexer's present state
-//! all plain texts of a length may be accepted, and all longer ones refused; then the tokens that
-//! are plain texts are allowed by their lengths, and only the few thousand others are tried byte by
-//! byte. The library's own slices do this for texts without a bound and for those that have room for
-//! ten characters or more.
+//! From the lexer's present state all texts of a set may be accepted, or all up to a length and none
+//! that is longer; then the tokens of the set are allowed by their lengths, and only the others are
+//! tried byte by byte. The sets are plain texts, those that a string of JSON holds without escapes;
+//! and where these are accepted in part, words of ASCII letters and those with a space before them,
+//! most of a vocabulary. The library's own slices do this for texts without a bound and for those
+//! that have room for ten characters or more.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use llguidance::toktrie::{SimpleVob, TokEnv, TokTrie};
 
-/// The index of the library's slice of plain texts of up to LONGEST characters; the last character
-/// of a text is looked for up to that length.
+/// The index of the library's slice of plain texts of up to LONGEST characters. The end of texts is
+/// looked for up to that length.
 const SLICE: usize = 1;
 const LONGEST: usize = 10;
 /// Fuel for the check of the slice, as the library gives.
@@ -21,9 +22,11 @@ const SLICE_FUEL: u64 = 1000;
 /// States of the lexer after texts of one length.
 const MOST_STATES: usize = 16;
 
-/// The characters of plain texts, by the ranges of their bytes. U+2028 and U+2029 are left out: the
-/// `.` of patterns does not match them.
-const CHARACTERS: &[&[(u8, u8)]] = &[
+/// Characters by the ranges of their bytes.
+type Characters = &'static [&'static [(u8, u8)]];
+
+/// Those of plain texts. U+2028 and U+2029 are left out: the `.` of patterns does not match them.
+const PLAIN: Characters = &[
     &[(0x20, 0x21)],
     &[(0x23, 0x5b)],
     &[(0x5d, 0x7e)],
@@ -41,6 +44,8 @@ const CHARACTERS: &[&[(u8, u8)]] = &[
     &[(0xf4, 0xf4), (0x80, 0x8f), (0x80, 0xbf), (0x80, 0xbf)],
 ];
 
+const LETTERS: Characters = &[&[(b'A', b'Z')], &[(b'a', b'z')]];
+
 fn is_plain(character: char) -> bool {
     character >= ' ' && !matches!(character, '"' | '\\' | '\x7f' | '\u{2028}' | '\u{2029}')
 }
@@ -51,10 +56,16 @@ fn plain_length(token: &[u8]) -> Option<usize> {
     (!text.is_empty() && text.chars().all(is_plain)).then(|| text.chars().count())
 }
 
-/// The plain texts that the lexer accepts.
+fn letters(token: &[u8]) -> Option<usize> {
+    (!token.is_empty() && token.iter().all(u8::is_ascii_alphabetic)).then_some(token.len())
+}
+
+/// The texts of a set that the lexer accepts.
 enum Reach {
     /// All up to this length, and none that is longer.
     UpTo(usize),
+    /// All up to LONGEST, and perhaps longer ones.
+    Far,
     All,
     Unknown,
 }
@@ -72,14 +83,14 @@ fn add_once(states: &mut Vec<StateID>, state: StateID) {
 }
 
 /// Lexes each character after each of the states.
-fn step(rec: &mut ParserRecognizer<'_>, states: &[StateID]) -> Step {
+fn step(rec: &mut ParserRecognizer<'_>, characters: Characters, states: &[StateID]) -> Step {
     let lexer = rec.lexer_mut();
     let mut next = vec![];
     let mut dies = false;
     let mut ends = vec![];
     let mut begins = vec![];
     for &state in states {
-        for ranges in CHARACTERS {
+        for ranges in characters {
             ends.clear();
             ends.push(state);
             for &(first, last) in *ranges {
@@ -121,60 +132,125 @@ fn step(rec: &mut ParserRecognizer<'_>, states: &[StateID]) -> Step {
     }
 }
 
-fn reach(rec: &mut ParserRecognizer<'_>) -> Reach {
-    let mut states = vec![rec.lexer_state()];
+fn reach(rec: &mut ParserRecognizer<'_>, characters: Characters, state: StateID) -> Reach {
+    let mut states = vec![state];
     for length in 0..=LONGEST {
-        match step(rec, &states) {
+        match step(rec, characters, &states) {
             Step::AllDie => return Reach::UpTo(length),
             Step::AllLive(next) if next == states => return Reach::All,
             Step::AllLive(next) => states = next,
             Step::Unknown => return Reach::Unknown,
         }
     }
-    Reach::Unknown
+    Reach::Far
+}
+
+/// The tokens that are texts of a set, perhaps behind a prefix.
+struct Texts {
+    characters: Characters,
+    /// By length: the texts of at most so many characters.
+    up_to: Vec<SimpleVob>,
+    all: SimpleVob,
+    trie: TokTrie,
+    /// Those of more than LONGEST characters.
+    long: TokTrie,
+}
+
+impl Texts {
+    fn new(trie: &TokTrie, characters: Characters, length: impl Fn(&[u8]) -> Option<usize>) -> Self {
+        let mut up_to = vec![trie.alloc_token_set(); LONGEST + 1];
+        let mut all = trie.alloc_token_set();
+        let mut long = trie.alloc_token_set();
+        for token in 0..trie.vocab_size() as u32 {
+            let Some(length) = length(trie.token(token)) else {
+                continue;
+            };
+            all.allow_token(token);
+            if length > LONGEST {
+                long.allow_token(token);
+            }
+            for set in up_to.iter_mut().skip(length) {
+                set.allow_token(token);
+            }
+        }
+        Texts {
+            characters,
+            up_to,
+            trie: trie.filter(&all),
+            long: trie.filter(&long),
+            all,
+        }
+    }
+
+    /// Allows the texts that are accepted after `state`, to which their prefix leads; false if that
+    /// is not known.
+    fn allow(&self, rec: &mut ParserRecognizer<'_>, state: StateID, mask: &mut SimpleVob) -> bool {
+        match reach(rec, self.characters, state) {
+            Reach::UpTo(length) => mask.or(&self.up_to[length]),
+            Reach::All => mask.or(&self.all),
+            Reach::Far => {
+                mask.or(&self.up_to[LONGEST]);
+                self.long.add_bias(rec, mask, &[]);
+            }
+            Reach::Unknown => return false,
+        }
+        true
+    }
 }
 
 pub struct PlainTexts {
     env: TokEnv,
     slicer: Arc<SlicedBiasComputer>,
-    /// By length: the tokens that are plain texts of at most so many characters.
-    up_to: Vec<SimpleVob>,
-    all: SimpleVob,
-    others: TokTrie,
+    plain: Texts,
+    not_plain: TokTrie,
+    words: Texts,
+    /// Words with a space before them.
+    spaced: Texts,
+    no_words: TokTrie,
 }
 
 impl PlainTexts {
     pub fn new(env: TokEnv, slicer: Arc<SlicedBiasComputer>) -> Self {
         let trie = env.tok_trie();
-        let mut all = trie.alloc_token_set();
-        let mut others = trie.alloc_token_set();
-        let mut up_to = vec![trie.alloc_token_set(); LONGEST + 1];
-        for token in 0..trie.vocab_size() as u32 {
-            match plain_length(trie.token(token)) {
-                Some(length) => {
-                    all.allow_token(token);
-                    for set in up_to.iter_mut().skip(length) {
-                        set.allow_token(token);
-                    }
-                }
-                None => others.allow_token(token),
+        let plain = Texts::new(trie, PLAIN, plain_length);
+        let words = Texts::new(trie, LETTERS, letters);
+        let spaced = Texts::new(trie, LETTERS, |token| {
+            token.strip_prefix(b" ").and_then(letters)
+        });
+        let all_but = |sets: &[&SimpleVob]| {
+            let mut rest = trie.alloc_token_set();
+            rest.set_all(true);
+            for set in sets {
+                rest.sub(set);
             }
-        }
-        let others = trie.filter(&others);
+            trie.filter(&rest)
+        };
+        let not_plain = all_but(&[&plain.all]);
+        let no_words = all_but(&[&words.all, &spaced.all]);
         PlainTexts {
             env,
             slicer,
-            up_to,
-            all,
-            others,
+            plain,
+            not_plain,
+            words,
+            spaced,
+            no_words,
         }
     }
 
-    fn with_others(&self, rec: &mut ParserRecognizer<'_>, plain: &SimpleVob) -> SimpleVob {
-        let mut mask = self.trie().alloc_token_set();
-        self.others.add_bias(rec, &mut mask, &[]);
-        mask.or(plain);
-        mask
+    fn allow_words(&self, rec: &mut ParserRecognizer<'_>, state: StateID, mask: &mut SimpleVob) {
+        if !self.words.allow(rec, state, mask) {
+            self.words.trie.add_bias(rec, mask, &[]);
+        }
+        let lexer = rec.lexer_mut();
+        let spaced = lexer.transition_start_state(state, Some(b' '), &None);
+        if spaced.is_dead() && lexer.try_lexeme_end(state).is_error() {
+            return;
+        }
+        let is_within = !spaced.is_dead() && !spaced.has_lowest_match();
+        if !is_within || !self.spaced.allow(rec, spaced, mask) {
+            self.spaced.trie.add_bias(rec, mask, &[]);
+        }
     }
 }
 
@@ -182,17 +258,20 @@ impl BiasComputer for PlainTexts {
     fn compute_bias(&self, rec: &mut ParserRecognizer<'_>, start: &[u8]) -> SimpleVob {
         let state = rec.lexer_state();
         let lexer = rec.lexer_mut();
-        if start.is_empty()
-            && lexer.subsume_possible(state)
-            && !matches!(lexer.check_subsume(state, SLICE, SLICE_FUEL, None), Ok(true))
+        if !start.is_empty()
+            || !lexer.subsume_possible(state)
+            || matches!(lexer.check_subsume(state, SLICE, SLICE_FUEL, None), Ok(true))
         {
-            match reach(rec) {
-                Reach::UpTo(length) => return self.with_others(rec, &self.up_to[length]),
-                Reach::All => return self.with_others(rec, &self.all),
-                Reach::Unknown => {}
-            }
+            return self.slicer.compute_bias(rec, start);
         }
-        self.slicer.compute_bias(rec, start)
+        let mut mask = self.trie().alloc_token_set();
+        if self.plain.allow(rec, state, &mut mask) {
+            self.not_plain.add_bias(rec, &mut mask, &[]);
+        } else {
+            self.allow_words(rec, state, &mut mask);
+            self.no_words.add_bias(rec, &mut mask, &[]);
+        }
+        mask
     }
 
     fn trie(&self) -> &TokTrie {
