@@ -195,14 +195,15 @@ class SpeculationCrowdTest : public WorkerTest {
  protected:
   using Generations = std::map<std::string, ManyGeneration>;
 
+  static constexpr uint32_t kContext = 240;
   static constexpr int kCrowd = kSanitized ? 12 : 40;
   // Requests that are cancelled while they run.
   static constexpr int kVictims = 4;
   static constexpr size_t kTokensBeforeCancel = 30;
 
   void StartWith(const std::string& model, std::vector<std::string> args) {
-    args.insert(args.end(),
-                {"--block-tokens", "4", "--max-context", "240", "--max-waiting-tokens", "100000"});
+    args.insert(args.end(), {"--block-tokens", "4", "--max-context", absl::StrCat(kContext),
+                             "--max-waiting-tokens", "100000"});
     ASSERT_NO_FATAL_FAILURE(StartWorker(std::move(args)));
     const LoadResult loaded = client().Load(model);
     ASSERT_TRUE(loaded.loaded) << loaded.error;
@@ -351,11 +352,13 @@ class SpeculationCrowdTest : public WorkerTest {
     bool is_good = true;
   };
 
-  void ExpectCrowdsSame(const std::string& model, const std::vector<Drafter>& drafters) {
+  // A KV cache of `kv_bytes` holds the longest request, and not the crowd.
+  void ExpectCrowdsSame(const std::string& model, const std::string& kv_bytes,
+                        const std::vector<Drafter>& drafters) {
     ASSERT_NO_FATAL_FAILURE(StartWith(model, {"--max-seqs", "1"}));
-    const v1::WorkerStatus status = client().Status();
     std::mt19937 random(7);
-    const std::vector<v1::GenerateRequest> requests = RandomRequests(random, status.model());
+    const std::vector<v1::GenerateRequest> requests =
+        RandomRequests(random, client().Status().model());
     Generations alone = RunAll(requests, /*cancel=*/false);
     for (const v1::GenerateRequest& request : requests) {
       const ManyGeneration& generation = alone[request.request_id()];
@@ -365,17 +368,14 @@ class SpeculationCrowdTest : public WorkerTest {
     EXPECT_GT(resumed.size(), requests.size() / 8);
     ASSERT_NO_FATAL_FAILURE(StopWorker());
 
-    // So few blocks that requests preempt each other.
-    constexpr uint64_t kBlocks = 72;
-    const uint64_t bytes = kBlocks * status.memory().kv_bytes() / status.kv_blocks().total();
     for (const Drafter& drafter : drafters) {
       const std::string how =
           absl::StrCat(model, ", --draft ", drafter.name, ", --draft-tokens ", drafter.tokens);
       SCOPED_TRACE(how);
       ASSERT_NO_FATAL_FAILURE(StartWith(
-          model,
-          {"--draft", drafter.name, "--draft-tokens", absl::StrCat(drafter.tokens), "--max-seqs",
-           "6", "--max-step-tokens", "48", "--kv-cache-bytes", absl::StrCat(bytes)}));
+          model, {"--draft", drafter.name, "--draft-tokens", absl::StrCat(drafter.tokens),
+                  "--max-seqs", "6", "--max-step-tokens", "48", "--kv-cache-bytes", kv_bytes}));
+      ASSERT_EQ(client().Status().model().context_length(), kContext);
       uint64_t guessed = 0;
       uint64_t right = 0;
       const auto count = [&](const ManyGeneration& generation) {
@@ -430,7 +430,7 @@ class SpeculationCrowdTest : public WorkerTest {
 TEST_F(SpeculationCrowdTest, EveryStreamIsTheOneWithoutGuesses) {
   WriteNanoModel(models().File("other.gguf"), 2);
   ExpectCrowdsSame(
-      "nano.gguf",
+      "nano.gguf", "288KiB",
       {{"ngram", 5}, {"ngram", 0}, {"nano.gguf", 3}, {"other.gguf", 16, /*is_good=*/false}});
 }
 
@@ -438,7 +438,7 @@ TEST_F(SpeculationCrowdTest, AlsoWhereLayersHaveAWindow) {
   RandomModelOptions options;
   options.architecture = "gemma2";
   ASSERT_TRUE(WriteRandomModel(options, models().File("window.gguf")).ok());
-  ExpectCrowdsSame("window.gguf", {{"ngram", 7}, {"window.gguf", 4}});
+  ExpectCrowdsSame("window.gguf", "7MiB", {{"ngram", 7}, {"window.gguf", 4}});
 }
 
 }  // namespace
