@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<int32_t>> MakePrompt(const Model& model, const std::s
   return EncodePrompt(model.tokenizer(), pieces);
 }
 
-// What the streams of a turn got.
+// The output that the streams of a turn got, and its time.
 struct Turn {
   double seconds = 0;
   int64_t tokens = 0;

@@ -186,7 +186,7 @@ struct PartResult {
 struct StepResult {
   // One for each sequence of the batch, in its order.
   std::vector<PartResult> parts;
-  // Of all layers that have experts.
+  // The sum over all layers that have experts.
   ExpertLoad expert_load = {};
 };
 

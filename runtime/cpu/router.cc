@@ -14,7 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // F16's smallest normal number.
 constexpr double kLeastWeightSum = 0x1p-14;
 
-// Of every expert, or of every group; on the stack, since a step allocates nothing.
+// A number for each expert or group; on the stack, since a step allocates nothing.
 using Scores = std::array<double, kMaxExperts>;
 using Indices = std::array<int32_t, kMaxExperts>;
 

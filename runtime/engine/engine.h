@@ -32,7 +32,7 @@ namespace orcd {
 struct SpeculationInfo {
   // `none`, `ngram` or `model`.
   std::string drafter = "none";
-  // Of a draft model: its file's name, and the bytes of its weights, KV cache and workspace.
+  // If it is a draft model: its file's name, and the bytes of its weights, KV cache and workspace.
   std::string model;
   uint64_t bytes = 0;
   // Why the drafter that was asked for is not used, as a sentence; empty if it is.
@@ -84,7 +84,7 @@ struct EngineStats {
   int64_t accepted_draft_tokens = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
-  // Of all steps; of a model with experts.
+  // The sum over all steps of a model with experts.
   ExpertLoad expert_load = {};
   // End of the last step, on the clock of SteadyNow; absl::InfinitePast() before the first.
   absl::Time last_step = absl::InfinitePast();
