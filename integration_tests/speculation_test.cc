@@ -430,7 +430,7 @@ class SpeculationCrowdTest : public WorkerTest {
 TEST_F(SpeculationCrowdTest, EveryStreamIsTheOneWithoutGuesses) {
   WriteNanoModel(models().File("other.gguf"), 2);
   ExpectCrowdsSame(
-      "nano.gguf", "288KiB",
+      "nano.gguf", "1152KiB",
       {{"ngram", 5}, {"ngram", 0}, {"nano.gguf", 3}, {"other.gguf", 16, /*is_good=*/false}});
 }
 
