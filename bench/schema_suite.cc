@@ -71,8 +71,11 @@ Json Shuffled(const Json& document, std::mt19937_64& random) {
 
 absl::StatusOr<bool> Accepts(const ConstraintUse& use, const ConstraintSpec& spec,
                              const std::string& text) {
-  ORCD_ASSIGN_OR_RETURN(const auto pending, CompileNow(*use.compiler, spec));
-  const std::unique_ptr<Constraint> constraint = pending->Make();
+  const auto pending = CompileNow(*use.compiler, spec);
+  // A schema that failed in other documents is refused from then on.
+  if (absl::IsInvalidArgument(pending.status())) return false;
+  ORCD_RETURN_IF_ERROR(pending.status());
+  const std::unique_ptr<Constraint> constraint = (*pending)->Make();
   for (const int32_t id : use.tokenizer->Encode(text, std::span<const TextSpan>())) {
     if (constraint->Ended()) return false;
     if (constraint->Forced().empty() && !constraint->Mask(0).Allows(id)) return false;

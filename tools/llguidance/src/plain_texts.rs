@@ -19,7 +19,8 @@ const SLICE: usize = 1;
 const LONGEST: usize = 10;
 /// Fuel for the check of the slice, as the library gives.
 const SLICE_FUEL: u64 = 1000;
-/// States of the lexer after texts of one length.
+/// States of the lexer after texts of one length, and within their last character. More would take
+/// much of the fuel of a mask.
 const MOST_STATES: usize = 16;
 
 /// Characters by the ranges of their bytes.
@@ -112,6 +113,9 @@ fn step(rec: &mut ParserRecognizer<'_>, characters: Characters, states: &[StateI
                         }
                     }
                     if dies && !(ends.is_empty() && next.is_empty()) {
+                        return Step::Unknown;
+                    }
+                    if ends.len() > MOST_STATES {
                         return Step::Unknown;
                     }
                 }
