@@ -199,6 +199,11 @@ void DraftLengths::OnDrafted(int drafts, int read, double seconds) {
 }
 
 void DraftLengths::OnStep(const Step& step) {
+  if (step.drawing == 0) {
+    // Tells how long as many drafts take, before any guess of that length was tried.
+    costs_.Add(step.drafts, step.seconds);
+    return;
+  }
   ++steps_;
   tries_ = std::min(tries_ + kShare, kMostTries);
   costs_.Add(step.drawing + step.drafts, step.seconds);

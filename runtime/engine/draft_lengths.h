@@ -66,7 +66,7 @@ class DraftLengths {
 
   // A step of sequences that draw, each of one known token and its drafts.
   struct Step {
-    int drawing = 0;
+    int drawing = 0;  // 0: prompts run too, and `drafts` is the number of all tokens.
     int drafts = 0;
     // Drafts that were right.
     int right = 0;

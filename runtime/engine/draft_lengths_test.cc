@@ -275,6 +275,22 @@ TEST(DraftLengthsTest, InAPipelineAGuessMustBringMoreThanItsStep) {
   EXPECT_LT(world.drafts_, 8 * 1000 / 20) << "0.6 tokens do not make up for a step";
 }
 
+// Where the second token costs most of a step and more of them little, a guess must be long to pay.
+TEST(DraftLengthsTest, StepsOfPromptsTellWhatManyDraftsTake) {
+  for (const bool knows_prompts : {false, true}) {
+    DraftLengths lengths(/*pipelined=*/false);
+    if (knows_prompts) lengths.OnStep({.drafts = 37, .seconds = 0.0034});
+    lengths.OnStep({.drawing = 1, .seconds = 0.001});
+    lengths.OnStep({.drawing = 1, .drafts = 1, .right = 1, .seconds = 0.0018});
+    DraftRecord record;
+    lengths.OnVerified(record, 1, 1);
+    std::vector<DraftLengths::Candidate> candidates = {
+        {.record = &record, .most = 16, .unread = 1, .left = 100, .length = 0}};
+    lengths.Choose(1, 100, candidates);
+    EXPECT_EQ(candidates[0].length, knows_prompts ? 2 : 0);
+  }
+}
+
 // The costs and the gains of guesses are added up as measured, whatever is expected.
 TEST(DraftLengthsTest, GuessesEndAfterLossesThatNobodyExpected) {
   DraftLengths lengths(/*pipelined=*/false);

@@ -615,7 +615,11 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
   const double tokens = static_cast<double>(step.drawing + right) / std::max(step.drawing, 1);
   rate_.OnStep(now, step.tokens - step.drafts, step.drawing,
                right > 0 ? duration / tokens : duration);
-  if (drafter_ == nullptr || step.tokens - step.drafts != step.drawing) return;
+  if (drafter_ == nullptr) return;
+  if (step.tokens - step.drafts != step.drawing) {
+    draft_lengths_.OnStep({.drafts = step.tokens, .seconds = absl::ToDoubleSeconds(duration)});
+    return;
+  }
   draft_lengths_.OnStep({.drawing = step.drawing,
                          .drafts = step.drafts,
                          .right = right,
