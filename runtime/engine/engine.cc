@@ -442,6 +442,7 @@ void Engine::Fail(const absl::Status& status) {
 
 void Engine::OnDrafterFailed(const absl::Status& status) {
   std::lock_guard lock(stats_mutex_);
+  speculation_.failed = true;
   speculation_.warning = absl::StrCat(
       "the drafter failed and no more tokens are guessed until the model is loaded again: ",
       status.message());

@@ -37,6 +37,8 @@ struct SpeculationInfo {
   uint64_t bytes = 0;
   // Why the drafter that was asked for is not used, as a sentence; empty if it is.
   std::string warning;
+  // True once the drafter has failed; another one may do better.
+  bool failed = false;
 };
 
 struct EngineOptions {

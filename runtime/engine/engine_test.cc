@@ -222,6 +222,7 @@ TEST_F(EngineTest, ADrafterThatFailsIsReportedAndNoRequestEnds) {
   }
   const SpeculationInfo speculation = engine_->speculation();
   EXPECT_EQ(speculation.drafter, "ngram");
+  EXPECT_TRUE(speculation.failed);
   EXPECT_EQ(speculation.warning,
             "the drafter failed and no more tokens are guessed until the model is loaded again: "
             "the draft model is gone");

@@ -416,9 +416,9 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Model");
   app.add_option(
          "--draft-tokens", config.draft_tokens,
-         "Tokens that are guessed for a request at a time, even if that does not pay; 0: as "
-         "many as pay, by what was measured")
-      ->check(CLI::Range(0, 64))
+         "Tokens that are guessed for a request at a time, even if that does not pay, 16 at most; "
+         "0: as many as pay, by what was measured")
+      ->check(CLI::Range(0, 16))
       ->option_text("N [0]")
       ->group("Model");
   app.add_flag("--file-sampling,!--no-file-sampling", config.file_sampling,

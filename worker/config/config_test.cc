@@ -364,7 +364,7 @@ TEST(ConfigTest, TheDrafterIsNoneANameOrAFile) {
   EXPECT_EQ(Parse({"--draft", "ngram"}).config->draft, "ngram");
   EXPECT_FALSE(Parse({"--draft", "ngram"}).config->drafts_with_model());
   EXPECT_EQ(Parse({"--draft", "ngram"}).config->draft_tokens, 0);
-  EXPECT_EQ(Parse({"--draft", "ngram", "--draft-tokens", "4"}).config->draft_tokens, 4);
+  EXPECT_EQ(Parse({"--draft", "ngram", "--draft-tokens", "16"}).config->draft_tokens, 16);
   const ConfigResult file = Parse(
       {"--draft", "small/d.gguf", "--draft-sha256", std::string(64, 'A'), "--require-sha256"});
   ASSERT_TRUE(file.config.has_value()) << file.output;
@@ -442,7 +442,7 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--worker-id", "w1\n"}, "--worker-id: must be at most 256 bytes of UTF-8 without control"},
       {{"--worker-id", "w\xE9"}, "bytes that are not UTF-8"},
       {{"--draft", "d.gguf", "--draft-sha256", "abc"}, "'abc' is not 64 hex digits"},
-      {{"--draft-tokens", "65"}, "--draft-tokens"},
+      {{"--draft-tokens", "17"}, "--draft-tokens"},
       {{"--draft", "ngram", "--draft-sha256", std::string(64, 'a')}, "--draft names none"},
       {{"--draft", "d.gguf", "--require-sha256"}, "--require-sha256 needs --draft-sha256"},
       {{"--kv-type", "q8"}, "--kv-type"},

@@ -183,13 +183,14 @@ std::shared_ptr<LoadTask> ModelHost::Load(LoadSpec spec, LoadDone done,
       const bool is_loaded = phase_ == Phase::kReady && loaded_file_ == spec.model &&
                              (spec.model_id.empty() || spec.model_id == description_.model_id()) &&
                              (spec.sha256.empty() || spec.sha256 == loaded_sha256_);
-      if (is_loaded && unchanged) {
+      const bool renew = is_loaded && spec.replace && loaded_.engine->speculation().failed;
+      if (is_loaded && unchanged && !renew) {
         ORCD_RETURN_IF_ERROR(fault_);
-        return description_;
+        return Description();
       }
       // A file with another name or time may have the same bytes. Finding out disturbs no running
       // request.
-      const bool compare = is_loaded && (!spec.replace || requests_ > 0);
+      const bool compare = is_loaded && !renew && (!spec.replace || requests_ > 0);
       ORCD_RETURN_IF_ERROR(compare ? CheckMayCompare() : CheckMayLoad(spec));
       task_ = task;
       if (spec.model_id.empty()) {
@@ -381,12 +382,14 @@ v1::WorkerStatus ModelHost::Status() const {
   status.set_state(StateLocked());
   status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();
-  if (loaded_.engine != nullptr) {
-    *status.mutable_model() = description_;
-    // A drafter may fail while the model serves on.
-    DescribeSpeculation(loaded_.engine->speculation(), *status.mutable_model());
-  }
+  if (loaded_.engine != nullptr) *status.mutable_model() = Description();
   return status;
+}
+
+v1::ModelDescription ModelHost::Description() const {
+  v1::ModelDescription description = description_;
+  DescribeSpeculation(loaded_.engine->speculation(), description);
+  return description;
 }
 
 std::string ModelHost::ReasonLocked() const {
@@ -505,7 +508,7 @@ void ModelHost::RunCompare(const LoadSpec& spec, const std::string& path, LoadTa
     if (absl::IsCancelled(found.status())) return found.status();
     if (!found.ok() || (*found)->digest() != description_.digest()) return FileChanged(spec, found);
     seen_ = FilesOf(**found);
-    return description_;
+    return Description();
   };
   done(compare());
 }
@@ -516,7 +519,8 @@ void ModelHost::RunLoad(const LoadSpec& spec, const std::string& path, LoadTask&
   // loaded_.
   const bool is_loaded = loaded_.engine != nullptr;
   absl::StatusOr<std::shared_ptr<const Model>> model = OpenAndCheck(spec, path, task);
-  const bool is_same = is_loaded && model.ok() && (*model)->digest() == loaded_.model->digest();
+  const bool is_same = is_loaded && model.ok() && !loaded_.engine->speculation().failed &&
+                       (*model)->digest() == loaded_.model->digest();
   std::shared_ptr<const Model> draft;
   if (model.ok() && !is_same) {
     absl::StatusOr<std::shared_ptr<const Model>> opened = OpenDraft(**model, task);
@@ -550,7 +554,7 @@ absl::StatusOr<v1::ModelDescription> ModelHost::Keep(
   loaded_file_ = spec.model;
   if (!spec.sha256.empty()) loaded_sha256_ = spec.sha256;
   seen_ = FilesOf(**found);
-  return description_;
+  return Description();
 }
 
 absl::StatusOr<v1::ModelDescription> ModelHost::Replace(

@@ -113,9 +113,10 @@ class ModelHost {
   // and ends it with kCancelled. If that model is loaded already, answers with its description: at
   // once if the file at its path is the one that was loaded, else after the file has been read and
   // its digest is the same. With `replace` the new file is opened and verified before the old model
-  // is freed; if that fails, the old model continues to serve. Fails with the errors of LoadModel
-  // and ResolveModelPath, and with kUnavailable (LOADING, UNLOADING, DRAINING, BACKEND_FAULT) and
-  // kFailedPrecondition (MODEL_LOADED, REQUESTS_RUNNING).
+  // is freed; if that fails, the old model continues to serve. With `replace` a model whose drafter
+  // has failed counts as another one, so that it gets a new drafter. Fails with the errors of
+  // LoadModel and ResolveModelPath, and with kUnavailable (LOADING, UNLOADING, DRAINING,
+  // BACKEND_FAULT) and kFailedPrecondition (MODEL_LOADED, REQUESTS_RUNNING).
   std::shared_ptr<LoadTask> Load(LoadSpec spec, LoadDone done,
                                  std::shared_ptr<LoadTask> task = std::make_shared<LoadTask>());
 
@@ -204,6 +205,8 @@ class ModelHost {
 
   // The caller holds mutex_.
   absl::Status CheckServing(const std::string& model_id) const;
+  // The loaded model's description as it is now: a drafter may fail while the model serves on.
+  v1::ModelDescription Description() const;
   // Returns an error if nothing may be loaded or unloaded now.
   absl::Status CheckNotBusy() const;
   // Returns an error if nothing may be loaded or compared now.

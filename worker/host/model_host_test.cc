@@ -36,16 +36,19 @@ struct Controls {
   // Each step takes at least this long.
   std::atomic<int> step_ms = 0;
   std::atomic<bool> fail_steps = false;
+  // Those of the draft model.
+  std::atomic<bool> fail_drafts = false;
 };
 
 class ControlledBackend : public Backend {
  public:
-  ControlledBackend(std::unique_ptr<Backend> backend, const Controls& controls)
-      : backend_(std::move(backend)), controls_(controls) {}
+  ControlledBackend(std::unique_ptr<Backend> backend, const Controls& controls, bool is_draft)
+      : backend_(std::move(backend)), controls_(controls), is_draft_(is_draft) {}
   const BackendInfo& info() const override { return backend_->info(); }
   absl::Status Launch(const StepBatch& batch) override {
     absl::SleepFor(absl::Milliseconds(controls_.step_ms.load()));
     if (controls_.fail_steps) return absl::InternalError("the device is on fire");
+    if (is_draft_ && controls_.fail_drafts) return absl::InternalError("the draft is on fire");
     return backend_->Launch(batch);
   }
   absl::Status GiveMasks(std::span<const TokenMask> masks) override {
@@ -56,6 +59,7 @@ class ControlledBackend : public Backend {
  private:
   const std::unique_ptr<Backend> backend_;
   const Controls& controls_;
+  const bool is_draft_;
 };
 
 class Sink : public GenerationSink {
@@ -99,6 +103,7 @@ class ModelHostTest : public ::testing::Test {
     options.load.backend.kv_cache_bytes = 16 << 20;
     options.load.backend.threads = 1;
     options.load.draft = draft;
+    options.load.engine.fixed_drafts = fixed_drafts_;
     options.draft_file = draft_file;
     options.on_warning = [this](const std::string&, const std::string& warning) {
       warnings_.push_back(warning);
@@ -114,8 +119,9 @@ class ModelHostTest : public ::testing::Test {
         if (observer.cancelled()) return absl::CancelledError("cancelled");
         absl::SleepFor(absl::Milliseconds(1));
       }
+      const bool is_draft = model->gguf().files()[0].path() == File("small.gguf");
       ORCD_ASSIGN_OR_RETURN(auto made, CreateCpuBackend(std::move(model), backend, observer));
-      return std::make_unique<ControlledBackend>(std::move(made), controls_);
+      return std::make_unique<ControlledBackend>(std::move(made), controls_, is_draft);
     };
     host_ = std::make_unique<ModelHost>(std::move(options));
     // Captures the host directly, since host_ is null while the host is destroyed.
@@ -203,6 +209,7 @@ class ModelHostTest : public ::testing::Test {
 
   NanoModelDir dir_;
   Controls controls_;
+  int fixed_drafts_ = 0;
   std::mutex mutex_;
   std::vector<v1::WorkerState> states_;
   // Written by the host's thread before it answers a load.
@@ -354,6 +361,35 @@ TEST_F(ModelHostTest, ADraftModelThatIsNotThereFailsTheLoadAndReplacesNothing) {
   const absl::Status outside = Load({.model = "nano.gguf"}).status();
   EXPECT_EQ(Reason(outside), "MODEL_PATH_NOT_ALLOWED");
   EXPECT_THAT(std::string(outside.message()), HasSubstr("--draft: '../small.gguf'"));
+}
+
+TEST_F(ModelHostTest, AModelWhoseDrafterFailedIsLoadedAnewByReplace) {
+  dir_.Write("small.gguf", 2);
+  fixed_drafts_ = 2;
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kModel), "small.gguf");
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  controls_.fail_drafts = true;
+  const std::shared_ptr<Sink> sink = Generate("a");
+  ASSERT_TRUE(Eventually([&] { return !host_->Status().model().speculation().warning().empty(); }));
+  controls_.fail_drafts = false;
+
+  // Without `replace` the model is the same, and the answer says what became of its drafter.
+  const absl::StatusOr<v1::ModelDescription> same = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_THAT(same->speculation().warning(), HasSubstr("the draft is on fire"));
+  Touch("nano.gguf");
+  const absl::StatusOr<v1::ModelDescription> compared = Load({.model = "nano.gguf"});
+  ASSERT_TRUE(compared.ok()) << compared.status();
+  EXPECT_THAT(compared->speculation().warning(), HasSubstr("the draft is on fire"));
+  // With it a running request is in the way.
+  const ModelHost::LoadSpec replace = {.model = "nano.gguf", .replace = true};
+  EXPECT_EQ(Reason(Load(replace).status()), "REQUESTS_RUNNING");
+  host_->Borrow("")->engine().Cancel("a", FinishReason::kCancelled, [](bool) {});
+  sink->Await();
+  const absl::StatusOr<v1::ModelDescription> anew = Load(replace);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_EQ(anew->speculation().drafter(), "model");
+  EXPECT_EQ(anew->speculation().warning(), "");
 }
 
 TEST_F(ModelHostTest, LoadingTheSameModelAgainAnswersAtOnce) {
