@@ -275,7 +275,7 @@ TEST(DraftLengthsTest, InAPipelineAGuessMustBringMoreThanItsStep) {
   EXPECT_LT(world.drafts_, 8 * 1000 / 20) << "0.6 tokens do not make up for a step";
 }
 
-// Where the second token costs most of a step and more of them little, a guess must be long to pay.
+// A guess must be long to pay if the second token costs most of a step, and more of them little.
 TEST(DraftLengthsTest, StepsOfPromptsTellWhatManyDraftsTake) {
   for (const bool knows_prompts : {false, true}) {
     DraftLengths lengths(/*pipelined=*/false);
