@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/forced_experts.h"
 #include "runtime/model/load_cancelled.h"
 
 namespace orcd {
@@ -178,52 +179,72 @@ class Comparison : public ActivationTap {
   int64_t row_ = 0;
 };
 
-// Expert `choice` of the experts that token `token` is sent through.
-int64_t ForcedExpert(const ExpertsSpec& spec, int64_t token, int choice) {
-  return (token * spec.used + choice) % spec.count;
-}
+// A layer whose experts the check chooses. Token i of the check takes those of tokens[i % size].
+struct ForcedLayer {
+  int layer = 0;
+  std::vector<ForcedExperts> tokens;
 
-std::string ForcedExperts(const ExpertsSpec& spec, int64_t token) {
-  std::vector<int64_t> experts(spec.used);
-  for (int i = 0; i < spec.used; ++i) experts[i] = ForcedExpert(spec, token, i);
-  return absl::StrCat(" when it is sent through experts ", absl::StrJoin(experts, ", "));
+  const ForcedExperts& token(int64_t i) const { return tokens[i % tokens.size()]; }
+};
+
+const ForcedLayer* FindLayer(std::span<const ForcedLayer> forced, int layer) {
+  const auto found = std::ranges::find(forced, layer, &ForcedLayer::layer);
+  return found == forced.end() ? nullptr : &*found;
 }
 
 // Chooses the experts of some layers and shows the activations to another tap. The rows of the step
 // are the tokens from `first_token` on.
 class ForcingTap : public ActivationTap {
  public:
-  ForcingTap(const ModelSpec& spec, std::span<const int> layers, int64_t first_token,
-             ActivationTap& to)
-      : spec_(spec), layers_(layers), first_token_(first_token), to_(to) {}
+  ForcingTap(std::span<const ForcedLayer> forced, int64_t first_token, ActivationTap& to)
+      : forced_(forced), first_token_(first_token), to_(to) {}
 
   void OnActivation(TapPoint point, int layer, std::span<const float> values, int64_t rows,
                     int64_t cols) override {
+    const ForcedLayer* const forced = FindLayer(forced_, layer);
+    if (forced != nullptr && point == TapPoint::kExpertWeights) {
+      for (int64_t row = 0; row < rows && first_other_choice_.empty(); ++row) {
+        CheckChoice(layer, row, values.subspan(row * cols, cols),
+                    forced->token(first_token_ + row).experts);
+      }
+    }
     to_.OnActivation(point, layer, values, rows, cols);
   }
 
   bool Replace(TapPoint point, int layer, std::span<float> values, int64_t rows,
                int64_t cols) override {
-    const bool forced = std::ranges::find(layers_, layer) != layers_.end();
-    if (!forced || point != TapPoint::kRouter) return false;
-    const ExpertsSpec& spec = spec_.layers[layer].experts;
-    // A sigmoid is not yet flat at the logits of the forced experts, so their weights differ; the
-    // others have none.
-    std::ranges::fill(values, -20.0f);
+    const ForcedLayer* const forced = FindLayer(forced_, layer);
+    if (forced == nullptr || point != TapPoint::kRouter) return false;
+    std::ranges::fill(values, kOtherExpertLogit);
     for (int64_t row = 0; row < rows; ++row) {
-      for (int i = 0; i < spec.used; ++i) {
-        const float share = static_cast<float>(i) / static_cast<float>(spec.used);
-        values[row * cols + ForcedExpert(spec, first_token_ + row, i)] = 1 + 2 * share;
+      const ForcedExperts& token = forced->token(first_token_ + row);
+      for (size_t i = 0; i < token.experts.size(); ++i) {
+        values[row * cols + token.experts[i]] = token.logits[i];
       }
     }
     return true;
   }
 
+  // Empty if every token took the experts that were chosen for it.
+  const std::string& first_other_choice() const { return first_other_choice_; }
+
  private:
-  const ModelSpec& spec_;
-  const std::span<const int> layers_;
+  void CheckChoice(int layer, int64_t row, std::span<const float> weights,
+                   const std::vector<int>& experts) {
+    std::vector<int> taken;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i] != 0) taken.push_back(static_cast<int>(i));
+    }
+    if (taken == experts) return;
+    first_other_choice_ = absl::StrCat(
+        Where(TapPoint::kExpertWeights, layer), " takes experts ", absl::StrJoin(taken, ", "),
+        " for token ", row, ", whose logits are for experts ", absl::StrJoin(experts, ", "));
+  }
+
+  const std::span<const ForcedLayer> forced_;
   const int64_t first_token_;
   ActivationTap& to_;
+  std::string first_other_choice_;
 };
 
 class Run {
@@ -338,43 +359,55 @@ absl::Status CompareWithReference(const ActivationRecorder& whole, std::span<con
   return absl::OkStatus();
 }
 
-// Sends a token through each expert of the first and of the last layer that has experts, and
-// compares the two layers with the reference (null: not compared).
-absl::Status CheckExperts(const ModelSpec& spec, Run& run, LayerReference* reference,
+// Sends a token through each expert of the first and of the last layer that has experts, those left
+// out that no token can take (ForceEachExpert), and compares the two layers with the reference
+// (null: not compared).
+absl::Status CheckExperts(const Model& model, Run& run, LayerReference* reference,
                           absl::FunctionRef<absl::Status()> go_on) {
   std::vector<int> layers;
-  for (int i = 0; i < spec.num_layers(); ++i) {
-    if (spec.layers[i].experts.count == 0) continue;
+  for (int i = 0; i < model.spec().num_layers(); ++i) {
+    if (model.spec().layers[i].experts.count == 0) continue;
     if (layers.size() == 2) layers.pop_back();
     layers.push_back(i);
   }
+  std::vector<ForcedLayer> forced;
   int tokens = 0;
   for (const int layer : layers) {
-    const ExpertsSpec& experts = spec.layers[layer].experts;
-    tokens = std::max(tokens, (experts.count + experts.used - 1) / experts.used);
+    std::vector<ForcedExperts> each = ForceEachExpert(
+        model.spec().layers[layer].experts, model.weights().layers[layer].experts.selection_bias);
+    if (each.empty()) continue;
+    tokens = std::max(tokens, static_cast<int>(each.size()));
+    forced.push_back({layer, std::move(each)});
   }
+  const auto experts_of = [&](int layer, int64_t token) -> std::string {
+    const ForcedLayer* const found = FindLayer(forced, layer);
+    if (found == nullptr) return "";
+    return absl::StrCat(" when it is sent through experts ",
+                        absl::StrJoin(found->token(token).experts, ", "));
+  };
   const int step = run.step_count();
   for (int first = 0; first < tokens; first += step) {
     ORCD_RETURN_IF_ERROR(go_on());
     const int count = std::min(step, tokens - first);
     ActivationRecorder recorded(layers, 0);
-    ForcingTap forcing(spec, layers, first, recorded);
+    ForcingTap forcing(forced, first, recorded);
     ORCD_RETURN_IF_ERROR(run.Show(0, count, forcing));
+    if (!forcing.first_other_choice().empty()) return Failed(forcing.first_other_choice());
     if (!recorded.first_bad().empty()) {
       const int layer = std::max(recorded.bad_layer(), layers[0]);
-      return Failed(absl::StrCat(recorded.first_bad(), ForcedExperts(spec.layers[layer].experts,
-                                                                     first + recorded.bad_row())));
+      return Failed(
+          absl::StrCat(recorded.first_bad(), experts_of(layer, first + recorded.bad_row())));
     }
     if (reference == nullptr) continue;
-    for (const int layer : layers) {
+    for (const ForcedLayer& layer : forced) {
       ORCD_RETURN_IF_ERROR(go_on());
       Comparison comparison(recorded, 0, /*by_row=*/true);
-      ForcingTap same(spec, layers, first, comparison);
-      ORCD_RETURN_IF_ERROR(RunReference(recorded, run.tokens(count), layer, *reference, same));
+      ForcingTap same(forced, first, comparison);
+      ORCD_RETURN_IF_ERROR(
+          RunReference(recorded, run.tokens(count), layer.layer, *reference, same));
       if (!comparison.first_difference().empty()) {
-        return Failed(
-            absl::StrCat(comparison.first_difference(), " for token ", comparison.row(),
-                         ForcedExperts(spec.layers[layer].experts, first + comparison.row())));
+        return Failed(absl::StrCat(comparison.first_difference(), " for token ", comparison.row(),
+                                   experts_of(layer.layer, first + comparison.row())));
       }
     }
   }
@@ -439,7 +472,7 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
     ORCD_RETURN_IF_ERROR(CompareWithReference(whole, run.tokens(count), model.spec().num_layers(),
                                               *reference, go_on));
   }
-  ORCD_RETURN_IF_ERROR(CheckExperts(model.spec(), run, reference, go_on));
+  ORCD_RETURN_IF_ERROR(CheckExperts(model, run, reference, go_on));
   for (int i = 0; i < count; ++i) {
     ORCD_RETURN_IF_ERROR(go_on());
     ORCD_ASSIGN_OR_RETURN(const SampledToken drawn, run.Draw(i, 1));

@@ -26,9 +26,11 @@ inline constexpr int kSelfCheckReferenceTokens = 64;
 //   tokens, the layers between with two, so that the reference computes little more than a step of
 //   two tokens (0.09 s of a core with AVX-512 for 0.5B weights in Q4_K_M, 2026-11-25);
 // - the first or the last layer that has experts does so when the check chooses the experts
-//   (ActivationTap::Replace) and sends a token through each of them. For 128 experts, of which a
-//   token takes 8, that is one step of 16 tokens, and the reference reads the weights of two layers
-//   once. Otherwise the reference chooses experts by the backend's logits;
+//   (ActivationTap::Replace) and sends a token through each of them, but for those that no token
+//   can take because of their selection bias (ForceEachExpert). For 128 experts, of which a token
+//   takes 8, that is one step of 16 tokens, and the reference reads the weights of two layers once.
+//   Otherwise the reference chooses experts by the backend's logits;
+// - a token takes other experts than the check chose for it;
 // - the logits do not distinguish tokens;
 // - steps of one token, or the prompt step, draw tokens that disagree with the logits of the full
 //   run; or a step of one token gives other logits.

@@ -1,26 +1,34 @@
 #include "runtime/engine/self_check.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/engine/nano_model_for_test.h"
+#include "runtime/gguf/gguf_reader.h"
+#include "testing/files.h"
+#include "testing/test_model.h"
 
 namespace orcd {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 // May change an activation of a step. `rows` distinguishes a step of many tokens from a step of
@@ -89,6 +97,20 @@ BackendOptions SmallOptions() {
   return options;
 }
 
+absl::Status CheckModel(
+    const std::shared_ptr<const Model>& model, Corruption corrupt,
+    SampleCorruption corrupt_sample = [](SampledToken&, size_t) {},
+    const BackendOptions& options = SmallOptions(), bool with_reference = true) {
+  NullLoadObserver observer;
+  auto cpu = CreateCpuBackend(model, options, observer);
+  if (!cpu.ok()) return cpu.status();
+  auto reference = CreateCpuReference(model, model->spec().context_length,
+                                      kSelfCheckReferenceTokens, /*threads=*/1);
+  if (!reference.ok()) return reference.status();
+  CorruptBackend backend(*std::move(cpu), std::move(corrupt), std::move(corrupt_sample));
+  return SelfCheck(*model, backend, with_reference ? reference->get() : nullptr, observer);
+}
+
 absl::Status CheckWith(
     Corruption corrupt, SampleCorruption corrupt_sample = [](SampledToken&, size_t) {},
     const BackendOptions& options = SmallOptions(), const RandomModelOptions& like = {}) {
@@ -97,14 +119,7 @@ absl::Status CheckWith(
   std::shared_ptr<const Model> model = usual[like.architecture];
   if (model == nullptr || like.layers) model = NanoModel(like);
   if (!like.layers) usual[like.architecture] = model;
-  NullLoadObserver observer;
-  auto cpu = CreateCpuBackend(model, options, observer);
-  if (!cpu.ok()) return cpu.status();
-  auto reference = CreateCpuReference(model, model->spec().context_length,
-                                      kSelfCheckReferenceTokens, /*threads=*/1);
-  if (!reference.ok()) return reference.status();
-  CorruptBackend backend(*std::move(cpu), std::move(corrupt), std::move(corrupt_sample));
-  return SelfCheck(*model, backend, reference->get(), observer);
+  return CheckModel(model, std::move(corrupt), std::move(corrupt_sample), options);
 }
 
 // Scales the result of one operation by a factor: still finite, and possible on any backend.
@@ -311,6 +326,126 @@ TEST(SelfCheckTest, FindsAnExpertThatGivesNan) {
     named += by_force ? 1 : 0;
   }
   EXPECT_EQ(named, count - experts.used);
+}
+
+// The rules of a file of glm4moe by which a token takes some of 8 experts.
+struct Choice {
+  uint32_t used = 2;
+  uint32_t groups = 1;
+  uint32_t groups_used = 1;
+  // 1: a softmax, 2: sigmoids, 3: a softmax of the chosen.
+  uint32_t score = 2;
+  std::vector<float> bias = std::vector<float>(8);
+};
+
+std::string NameOfChoice(const Choice& choice) {
+  return absl::StrCat("score ", choice.score, ", ", choice.used, " experts of ", choice.groups_used,
+                      " of ", choice.groups, " groups, biases ", absl::StrJoin(choice.bias, " "));
+}
+
+// A random model whose file has other keys and selection biases.
+std::shared_ptr<const Model> ModelWithChoice(const Choice& choice) {
+  const TempDir dir;
+  const auto path = WriteRandomModel({.architecture = "glm4moe", .type = "F16"},
+                                     (dir.path() / "model.gguf").string());
+  EXPECT_TRUE(path.ok()) << path.status();
+  const std::string bytes = ReadFile(*path);
+  for (const auto& [key, value] :
+       std::map<std::string, uint32_t>{{"expert_used_count", choice.used},
+                                       {"expert_group_count", choice.groups},
+                                       {"expert_group_used_count", choice.groups_used},
+                                       {"expert_gating_func", choice.score}}) {
+    const std::string name = "glm4moe." + key;
+    // The value follows the key and the number of its type.
+    Patch(*path, bytes.find(name) + name.size() + sizeof(uint32_t), &value, sizeof(value));
+  }
+  const auto gguf = GgufReader::Open(*path);
+  EXPECT_TRUE(gguf.ok()) << gguf.status();
+  for (const TensorView& tensor : (*gguf)->tensors()) {
+    if (!tensor.name.ends_with("exp_probs_b.bias")) continue;
+    const std::string_view data(reinterpret_cast<const char*>(tensor.data.data()),
+                                tensor.data.size());
+    EXPECT_EQ(data.size(), choice.bias.size() * sizeof(float));
+    Patch(*path, bytes.find(data), choice.bias.data(), data.size());
+  }
+  NullLoadObserver observer;
+  auto model = Model::Load(*path, {}, observer);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *model;
+}
+
+// All of a model's experts but `unreachable` are found if they are broken, and are named.
+void ExpectFindsEachExpert(const Choice& choice, int unreachable = -1) {
+  const auto model = ModelWithChoice(choice);
+  const int last = model->spec().num_layers() - 1;
+  ASSERT_EQ(model->spec().layers[last].experts.count, 8);
+  EXPECT_EQ(CheckModel(model, [](auto...) {}), absl::OkStatus()) << NameOfChoice(choice);
+  for (const int layer : {1, last}) {
+    for (int expert = 0; expert < 8; ++expert) {
+      const auto status_of = [&](float factor, bool with_reference) {
+        return CheckModel(
+            model, BrokenExpert(layer, expert, 8, factor), [](SampledToken&, size_t) {},
+            ContextOfOne(), with_reference);
+      };
+      const std::string name = absl::StrCat(NameOfChoice(choice), ", expert ", expert);
+      const absl::Status scaled = status_of(1.05f, true);
+      if (expert == unreachable) {
+        EXPECT_EQ(scaled, absl::OkStatus()) << name;
+        continue;
+      }
+      EXPECT_THAT(std::string(scaled.message()),
+                  HasSubstr(absl::StrCat("layer ", layer,
+                                         ", operation 'experts' differs from the reference's")))
+          << name;
+      const absl::Status nan = status_of(std::numeric_limits<float>::quiet_NaN(), false);
+      EXPECT_THAT(std::string(nan.message()), HasSubstr("operation 'experts' gave nan")) << name;
+      const std::vector<std::string> parts =
+          absl::StrSplit(nan.message(), "when it is sent through experts ");
+      if (parts.size() < 2) continue;
+      const std::vector<std::string> experts =
+          absl::StrSplit(parts[1].substr(0, parts[1].find(';')), ", ");
+      EXPECT_THAT(experts, Contains(absl::StrCat(expert))) << name << ": " << nan;
+    }
+  }
+}
+
+TEST(SelfCheckTest, SendsATokenThroughEachExpertWhereGroupsDecide) {
+  ExpectFindsEachExpert({.used = 3, .groups = 2, .groups_used = 1});
+  ExpectFindsEachExpert({.used = 3, .groups = 4, .groups_used = 2});
+  ExpectFindsEachExpert({.used = 1, .groups = 4, .groups_used = 1});
+  ExpectFindsEachExpert({.used = 5, .groups = 4, .groups_used = 3, .score = 1});
+}
+
+TEST(SelfCheckTest, SendsATokenThroughEachExpertWhereBiasesDecide) {
+  const std::vector<float> bias = {0, 0.98f, 0.3f, 0.98f, 5e-3f, 0.9f, 0.98f, 0.5f};
+  for (const uint32_t score : {1, 2, 3}) ExpectFindsEachExpert({.score = score, .bias = bias});
+  ExpectFindsEachExpert({.used = 1, .bias = bias});
+  ExpectFindsEachExpert({.score = 3, .bias = {0, 50, 0, 0, -7, 0, 50, 50}});
+  for (const float most : {0.4f, 0.9f}) {
+    ExpectFindsEachExpert({.used = 3,
+                           .groups = 2,
+                           .groups_used = 1,
+                           .bias = {0, 0.2f, 0, 0.1f, most, 0.3f, most, most}});
+  }
+}
+
+// Expert 4 has to be the second best at most, and no score makes up for its bias.
+TEST(SelfCheckTest, LeavesOutAnExpertThatNoTokenCanTake) {
+  ExpectFindsEachExpert({.bias = {0, 0, 0, 0, -1.5f, 0, 0, 0}}, 4);
+}
+
+TEST(SelfCheckTest, RefusesABackendThatTakesOtherExperts) {
+  const auto model = NanoModel(WithExperts("qwen3moe"));
+  const absl::Status status = CheckModel(
+      model,
+      [](TapPoint point, int layer, int64_t, std::vector<float>& values) {
+        if (point != TapPoint::kExpertWeights || layer != 1) return;
+        std::rotate(values.begin(), values.begin() + 1, values.end());
+      },
+      [](SampledToken&, size_t) {}, SmallOptions(), /*with_reference=*/false);
+  EXPECT_EQ(GetErrorDetails(status).reason, "SELF_CHECK_FAILED");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("takes experts"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer 1, operation"));
 }
 
 TEST(SelfCheckTest, ExpertsFitAnyLimits) {
