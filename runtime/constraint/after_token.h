@@ -25,7 +25,9 @@ class AfterToken final : public Constraint {
   bool NeedsTokens(int ahead) const override { return ahead > 0; }
   TokenMask Mask(int ahead) override { return begun_ ? rule_->Mask(ahead) : TokenMask{*before_}; }
   void Accept(int32_t token) override;
+  void ExpectRollbacks() override { rule_->ExpectRollbacks(); }
   void Rollback(int count) override;
+  bool ReplaysToRollBack() const override { return rule_->ReplaysToRollBack(); }
   bool Ended() const override { return begun_ && rule_->Ended(); }
   std::span<const int32_t> Forced() override {
     return begun_ ? rule_->Forced() : std::span<const int32_t>();

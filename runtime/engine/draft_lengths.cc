@@ -28,6 +28,9 @@ constexpr double kShare = 0.005;
 constexpr double kMostTries = 1;
 constexpr double kMostTrust = 16;
 constexpr double kMostDebt = 64;
+// Most steps' worth of trust that a step may cost by what it takes longer: it is no guess that
+// delays a step more.
+constexpr double kMostLoss = 8;
 // Fewer unread tokens are no measure of the time that reading takes.
 constexpr int kLeastReadToMeasure = 32;
 // Tokens that are read at once before that time is known.
@@ -38,6 +41,12 @@ constexpr double kStepsOfReading = 4;
 // more than kMostStepsLeft count: few generations use all that they may.
 constexpr double kReadingShare = 1.0 / 8;
 constexpr int kMostStepsLeft = 512;
+// Share of the time of reading that is forgotten in a step, so that what seems too long is measured
+// again.
+constexpr double kReadingFades = 1.0 / 2048;
+// A sequence whose guesses take longer to be checked than this many plain steps gets none.
+constexpr double kMostChecking = 0.5;
+constexpr double kCheckingWeight = 1.0 / 8;
 
 }  // namespace
 
@@ -69,9 +78,10 @@ double DraftLengths::Seconds(int drawing, int drafts) const {
 
 bool DraftLengths::IsWorthReading(const Candidate& candidate, double plain_seconds) const {
   if (candidate.unread <= kLeastReadToMeasure) return true;
-  if (trust_ < 0) return false;
+  const double seconds = candidate.unread * reading_seconds_;
+  if (trust_ < 0 && seconds > plain_seconds) return false;
   const double left = std::min(candidate.left, kMostStepsLeft);
-  return candidate.unread * reading_seconds_ <= kReadingShare * left * plain_seconds;
+  return seconds <= kReadingShare * left * plain_seconds;
 }
 
 void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates) {
@@ -83,7 +93,8 @@ void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates
   if (!plain) return;
   if (room <= 0) return;
   for (Candidate& candidate : candidates) {
-    if (!IsWorthReading(candidate, *plain)) candidate.most = 0;
+    const bool is_checked_fast = candidate.record->checking_seconds <= kMostChecking * *plain;
+    if (!is_checked_fast || !IsWorthReading(candidate, *plain)) candidate.most = 0;
   }
   const int limit = std::min(room, kMostDraftsAStep);
   const int drafts = trust_ < 0 ? 0 : ChooseFastest(drawing, limit, *plain, candidates);
@@ -146,13 +157,17 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
   const double before = drafts > 0 ? Seconds(drawing, drafts) : plain_seconds;
   double extra = (Seconds(drawing, drafts + 1) - before) / plain_seconds;
   if (pipelined_ && drawing > 1) extra += 1.0 / drawing;
-  if (tries_ < extra) return;
+  // Also what seems to cost more than there ever is, since that is known by trying alone.
+  if (tries_ < std::min(extra, kMostTries)) return;
   Candidate* longest_ago = nullptr;
   for (Candidate& candidate : candidates) {
     const DraftRecord& record = *candidate.record;
     if (candidate.length >= std::min(candidate.most, record.most)) continue;
-    // One more draft tells if those go on that are right at first.
-    const bool is_unknown = candidate.length == 1 && record.counts.next < 1;
+    // One more draft tells if those go on that are right at first. Later it tells now and then
+    // whether steps of more drafts still take as long.
+    const bool is_unknown =
+        candidate.length > 0 &&
+        ((candidate.length == 1 && record.counts.next < 1) || tries_ >= kMostTries);
     if (!is_unknown && (candidate.length > 0 || record.next_try > steps_)) continue;
     if (longest_ago == nullptr || candidate.record->next_try < longest_ago->record->next_try) {
       longest_ago = &candidate;
@@ -178,7 +193,12 @@ void DraftLengths::OnNothingGuessed(DraftRecord& record) {
 }
 
 void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
-  if (right == 0) tries_ -= record.try_cost;
+  if (record.try_cost > kMostTries) {
+    // It was to tell whether it costs so much.
+    tries_ -= std::clamp(last_extra_, 0.0, record.try_cost);
+  } else if (right < drafts) {
+    tries_ -= record.try_cost;
+  }
   record.try_cost = 0;
   record.counts.Add(drafts, right, kSequenceFades);
   all_.Add(drafts, right, kAllFades);
@@ -195,7 +215,14 @@ void DraftLengths::OnDrafted(int drafts, int read, double seconds) {
     return;
   }
   const double sample = seconds / read;
-  reading_seconds_ = reading_seconds_ > 0 ? (3 * reading_seconds_ + sample) / 4 : sample;
+  // As for steps, one that took less than half shows that those before were delayed.
+  const bool is_first = reading_seconds_ <= 0 || sample < reading_seconds_ / 2;
+  reading_seconds_ = is_first ? sample : (3 * reading_seconds_ + sample) / 4;
+}
+
+void DraftLengths::OnChecked(DraftRecord& record, double seconds) const {
+  const double sample = std::min(seconds, 2 * plain_seconds_);
+  record.checking_seconds += kCheckingWeight * (sample - record.checking_seconds);
 }
 
 void DraftLengths::OnStep(const Step& step) {
@@ -206,6 +233,7 @@ void DraftLengths::OnStep(const Step& step) {
   }
   ++steps_;
   tries_ = std::min(tries_ + kShare, kMostTries);
+  reading_seconds_ *= 1 - kReadingFades;
   costs_.Add(step.drawing + step.drafts, step.seconds);
   const std::optional<double> plain = costs_.Seconds(step.drawing);
   if (!plain) return;
@@ -213,7 +241,9 @@ void DraftLengths::OnStep(const Step& step) {
   // Plain steps differ from their mean by chance alone.
   const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
   const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
-  trust_ += kShare + brought - (extra + step.drafting_seconds) / *plain;
+  const double drafting = step.drafting_seconds / *plain;
+  last_extra_ = extra / *plain + drafting;
+  trust_ += kShare + brought - std::min(extra / *plain, kMostLoss) - drafting;
   trust_ = std::clamp(trust_, -kMostDebt, kMostTrust);
 }
 

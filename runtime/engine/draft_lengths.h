@@ -34,8 +34,10 @@ struct DraftRecord {
   int most = 2;
   // The decode step from which on a guess that is not expected to pay may be tried.
   int64_t next_try = 0;
-  // Steps that the guess costs if it is wrong and was made as a try; else 0.
+  // Steps that the guess is expected to cost if it is wrong and was made as a try; else 0.
   double try_cost = 0;
+  // Mean time in which a guess was checked against the sequence's rule.
+  double checking_seconds = 0;
 };
 
 // Compares what drafts are expected to give with what they cost, by the measured durations of
@@ -44,10 +46,11 @@ struct DraftRecord {
 // are those for which (drawing + G) / (c(drawing + D) + d(D)) is greatest, if that exceeds drawing
 // / c(drawing) by a margin; else no tokens are guessed.
 //
-// A sequence whose guesses are not expected to pay gets one of a single draft now and then; such
-// tries may cost half a percent of the time of all steps. All that guesses have cost and brought,
-// as it was measured, is added up too: if expectations have misled by some steps' worth, there are
-// tries alone until these, or half a percent of later steps, have made up for it.
+// A sequence whose guesses are not expected to pay gets one of a single draft now and then, and one
+// whose guesses pay a draft more; such tries may cost half a percent of the time of all steps. All
+// that guesses have cost and brought, as it was measured, is added up too: if expectations have
+// misled by some steps' worth, there are tries alone until these, or half a percent of later steps,
+// have made up for it.
 //
 // One thread. Tells no time, so tests give it made-up durations.
 class DraftLengths {
@@ -89,6 +92,9 @@ class DraftLengths {
   // so far.
   int MostRead() const;
 
+  // Checking the sequence's guess against its rule took `seconds`. Where that is too long, the
+  // sequence alone gets no more guesses.
+  void OnChecked(DraftRecord& record, double seconds) const;
   // Nothing was guessed for a sequence that was to get a guess.
   void OnNothingGuessed(DraftRecord& record);
   // A guess was verified.
@@ -132,6 +138,8 @@ class DraftLengths {
   double reading_seconds_ = 0;
   // Duration of a plain step with as many sequences as the last one has.
   double plain_seconds_ = 0;
+  // Plain steps that the last step took beyond one, with guessing.
+  double last_extra_ = 0;
   // Both in steps: what tries may cost now, and what guesses may.
   double tries_;
   double trust_;

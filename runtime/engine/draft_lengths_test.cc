@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -28,10 +29,14 @@ class DraftWorld {
       : seconds_(std::move(seconds)),
         pipelined_(pipelined),
         lengths_(pipelined),
-        records_(sequences) {}
+        records_(sequences),
+        unread_(sequences) {}
 
   // All sequences end, and new ones begin.
-  void BeginAnew() { records_.assign(records_.size(), {}); }
+  void BeginAnew() {
+    records_.assign(records_.size(), {});
+    unread_.assign(unread_.size(), 0);
+  }
 
   // Tokens per second of `steps` steps, relative to steps without guesses.
   double Run(const GuessedText& text, int steps) {
@@ -43,6 +48,7 @@ class DraftWorld {
       for (DraftRecord& record : records_) {
         candidates.push_back(
             {.record = &record, .most = kMaxDrafts, .unread = 1, .left = 1000, .length = 0});
+        candidates.back().unread += unread_[&record - records_.data()];
       }
       lengths_.Choose(sequences, 4096, candidates);
       DraftLengths::Step step;
@@ -51,6 +57,7 @@ class DraftWorld {
       std::vector<int> drafts(sequences);
       for (int s = 0; s < sequences; ++s) {
         const int length = candidates[s].length;
+        unread_[s] = length > 0 ? 0 : unread_[s] + 1;
         EXPECT_TRUE(length >= 0 && length <= kMaxDrafts) << length;
         asked += length;
         // The others had a step meanwhile.
@@ -71,6 +78,7 @@ class DraftWorld {
         step.right += count;
       }
       step.seconds = seconds_(sequences + step.drafts) * Noise();
+      if (delays_.erase(sequences + step.drafts) > 0) step.seconds *= 100;
       lengths_.OnStep(step);
       for (int s = 0; s < sequences; ++s) {
         if (drafts[s] > 0) lengths_.OnVerified(records_[s], drafts[s], right[s]);
@@ -87,6 +95,8 @@ class DraftWorld {
   // Steps take up to this share more or less.
   double noise_ = 0;
   int64_t drafts_ = 0;
+  // Numbers of tokens whose next step takes a hundred times as long.
+  std::set<int> delays_;
 
  private:
   bool Chance(double chance) {
@@ -98,6 +108,8 @@ class DraftWorld {
   const bool pipelined_;
   DraftLengths lengths_;
   std::vector<DraftRecord> records_;
+  // Tokens that came since tokens were guessed.
+  std::vector<int> unread_;
   std::mt19937 random_{7};
 };
 
@@ -348,6 +360,81 @@ TEST(DraftLengthsTest, ATextIsReadIfThatPays) {
 TEST(DraftLengthsTest, LargeBatchesOfTextThatRepeatsAreGuessedForTogether) {
   DraftWorld world(256, LinearSteps(0.001));
   EXPECT_GT(world.Run({.first = 0.9, .next = 0.95}, 200), 1.5);
+}
+
+TEST(DraftLengthsTest, AStepThatWasDelayedOnceDoesNotEndTheGuesses) {
+  for (const int tokens : {2, 3, 6, 12}) {
+    DraftWorld world(1, LinearSteps(0.1));
+    world.delays_ = {tokens};
+    world.Run({.first = 0.9, .next = 0.95}, 3000);
+    EXPECT_TRUE(world.delays_.empty()) << tokens;
+    EXPECT_GT(world.Run({.first = 0.9, .next = 0.95}, 1000),
+              0.9 * BestSpeed({.first = 0.9, .next = 0.95}, 0.1))
+        << tokens;
+  }
+}
+
+TEST(DraftLengthsTest, AReadingThatWasDelayedOnceIsMeasuredAgain) {
+  DraftLengths lengths(/*pipelined=*/false);
+  DraftRecord record;
+  lengths.OnStep({.drawing = 1, .seconds = 0.001});
+  // As long as a step for each token, once.
+  lengths.OnDrafted(1, 64, 0.064);
+  std::vector<DraftLengths::Candidate> candidates(1);
+  const auto is_guessed_for = [&] {
+    candidates[0] = {.record = &record, .most = 8, .unread = 200, .left = 1000};
+    lengths.Choose(1, 100, candidates);
+    return candidates[0].length > 0;
+  };
+  EXPECT_FALSE(is_guessed_for());
+  int steps = 0;
+  for (; !is_guessed_for() && steps < 10000; ++steps) {
+    lengths.OnStep({.drawing = 1, .seconds = 0.001});
+  }
+  EXPECT_LT(steps, 4000);
+  // The next one shows that it was a delay.
+  lengths.OnDrafted(1, 64, 0.00064);
+  EXPECT_GT(lengths.MostRead(), 300);
+}
+
+// Without trust there are tries, also for sequences that were not guessed for in a while.
+TEST(DraftLengthsTest, TokensThatAreSoonReadNeedNoTrust) {
+  DraftLengths lengths(/*pipelined=*/false);
+  DraftRecord record;
+  lengths.OnStep({.drawing = 1, .seconds = 0.001});
+  lengths.OnDrafted(1, 64, 0.0001);
+  // Steps that take longer than anybody expected.
+  for (int i = 0; i < 10; ++i) {
+    lengths.OnStep({.drawing = 1, .drafts = 1, .seconds = 0.02});
+  }
+  for (int i = 0; i < 1000; ++i) lengths.OnStep({.drawing = 1, .seconds = 0.001});
+  std::vector<DraftLengths::Candidate> candidates = {
+      {.record = &record, .most = 8, .unread = 200, .left = 1000}};
+  lengths.Choose(1, 100, candidates);
+  EXPECT_EQ(candidates[0].length, 1);
+}
+
+// A slow rule slows nobody but its own sequence.
+TEST(DraftLengthsTest, ASequenceWhoseRuleIsSlowGetsNoGuesses) {
+  DraftLengths lengths(/*pipelined=*/false);
+  std::vector<DraftRecord> records(2);
+  lengths.OnStep({.drawing = 2, .seconds = 0.001});
+  lengths.OnStep({.drawing = 2, .drafts = 4, .seconds = 0.001});
+  std::vector<DraftLengths::Candidate> candidates(2);
+  const auto choose = [&] {
+    for (int i = 0; i < 2; ++i) {
+      candidates[i] = {.record = &records[i], .most = 8, .unread = 1, .left = 1000};
+    }
+    lengths.Choose(2, 100, candidates);
+  };
+  // Once it may have been a pause.
+  lengths.OnChecked(records[0], 1);
+  choose();
+  EXPECT_GT(candidates[0].length, 0);
+  for (int i = 0; i < 6; ++i) lengths.OnChecked(records[0], 0.002);
+  choose();
+  EXPECT_EQ(candidates[0].length, 0);
+  EXPECT_GT(candidates[1].length, 0);
 }
 
 }  // namespace

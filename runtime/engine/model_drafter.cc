@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/steady_time.h"
 #include "runtime/model/spec.h"
 #include "runtime/sampling/sampler.h"
 
@@ -36,6 +37,11 @@ ModelDrafter::ModelDrafter(std::shared_ptr<const Model> draft, std::unique_ptr<B
 ModelDrafter::~ModelDrafter() {
   while (steps_in_flight_-- > 0 && backend_->Wait().ok()) {
   }
+}
+
+absl::Time ModelDrafter::progress_at() const {
+  return std::max(draft_->read_again_at(),
+                  absl::FromUnixNanos(stepped_at_.load(std::memory_order_relaxed)));
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ModelDrafter::Draft(
@@ -205,6 +211,7 @@ absl::Status ModelDrafter::Launch(std::span<const DraftRequest> requests,
 absl::Status ModelDrafter::Wait(const std::vector<Part*>& parts) {
   --steps_in_flight_;
   ORCD_ASSIGN_OR_RETURN(const StepResult result, backend_->Wait());
+  stepped_at_.store(absl::ToUnixNanos(SteadyNow()), std::memory_order_relaxed);
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = *parts[i];
     part.finite = part.finite && result.parts[i].finite;

@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
 #define ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,8 +46,9 @@ class ModelDrafter : public Drafter {
   absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
       std::span<const DraftRequest> requests) override;
   void Leave(int slot) override { slots_[slot] = Slot(); }
-  // The backend may have to wait until a touched file has been read again.
-  absl::Time progress_at() const override { return draft_->read_again_at(); }
+  // Each step is progress; and the backend may have to wait until a touched file has been read
+  // again.
+  absl::Time progress_at() const override;
 
  private:
   struct Slot {
@@ -110,6 +112,8 @@ class ModelDrafter : public Drafter {
   BlockPool window_blocks_;
   std::vector<Slot> slots_;
   int steps_in_flight_ = 0;
+  // Time of the last step, in nanoseconds.
+  std::atomic<int64_t> stepped_at_ = 0;
 };
 
 }  // namespace orcd

@@ -425,13 +425,15 @@ TEST(ModelDrafterFileTest, AFileThatChangesIsNoticed) {
   const DraftRequest request = {.slot = 0, .tokens = sequence, .count = 2};
   const absl::Time begun = SteadyNow();
   ASSERT_TRUE(drafter.Draft({&request, 1}).ok());
-  EXPECT_LT(drafter.progress_at(), begun);
+  EXPECT_GE(drafter.progress_at(), begun) << "each step is progress";
+  EXPECT_LT((*model)->read_again_at(), begun);
   std::filesystem::last_write_time(
       path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
   const auto guesses = drafter.Draft({&request, 1});
   ASSERT_TRUE(guesses.ok()) << guesses.status();
   EXPECT_THAT(guesses->front(), SizeIs(2));
-  EXPECT_GE(drafter.progress_at(), begun);
+  EXPECT_GE((*model)->read_again_at(), begun);
+  EXPECT_GE(drafter.progress_at(), (*model)->read_again_at());
   const char other = 'x';
   Patch(path, std::filesystem::file_size(path) - 1, &other, 1);
   EXPECT_EQ(GetErrorDetails(drafter.Draft({&request, 1}).status()).reason, "FILE_CHANGED");

@@ -525,7 +525,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
     part.draft_masks = std::span(guess.masks).subspan(1, guess.tokens.size());
   } else if (part.sample && sequence.constraint != nullptr) {
     part.mask_follows = backend_.late_masks && live.request.constraint != nullptr;
-    if (!part.mask_follows) part.mask = sequence.constraint->Mask(sequence.samples_in_flight);
+    if (!part.mask_follows) part.mask = MaskOf(sequence, sequence.samples_in_flight);
     if (const absl::Status status = sequence.constraint->status(); !status.ok()) {
       Fail(live, status);
       return;
@@ -576,7 +576,7 @@ std::span<const TokenMask> Scheduler::LateMasks() {
   }
   late_masks_.resize(masked_.size());
   RunForEach(static_cast<int>(masked_.size()), [&](int i) {
-    if (masked_[i] != nullptr) late_masks_[i] = masked_[i]->constraint->Mask(0);
+    if (masked_[i] != nullptr) late_masks_[i] = MaskOf(*masked_[i], /*ahead=*/0);
   });
   for (size_t i = 0; i < masked_.size(); ++i) {
     if (masked_[i] == nullptr || masked_[i]->constraint->status().ok()) continue;
@@ -649,7 +649,20 @@ void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
     }
   }
   RunForEach(static_cast<int>(accepting_.size()),
-             [&](int i) { accepting_[i].first->AcceptDrawn(accepting_[i].second); });
+             [&](int i) { AcceptDrawn(*accepting_[i].first, accepting_[i].second); });
+}
+
+void Scheduler::AcceptDrawn(Sequence& sequence, std::span<const SampledToken> drawn) const {
+  sequence.AcceptDrawn(drawn);
+  if (!sequence.constraint->status().ok() && RemakeConstraint(sequence)) {
+    sequence.AcceptDrawn(drawn);
+  }
+}
+
+TokenMask Scheduler::MaskOf(Sequence& sequence, int ahead) const {
+  const TokenMask mask = sequence.constraint->Mask(ahead);
+  if (sequence.constraint->status().ok() || !RemakeConstraint(sequence)) return mask;
+  return sequence.constraint->Mask(ahead);
 }
 
 void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now) {

@@ -266,6 +266,10 @@ class Scheduler {
   void TakeGuesses(std::vector<std::vector<int32_t>> guesses);
   // Cuts the sequence's guess before the first token that is of no use, and makes its masks.
   void CheckGuess(Sequence& sequence) const;
+  // Makes a constraint that has failed anew, without the guesses that it was shown, and ends these
+  // for the sequence. False if it was shown none, so that it would fail again.
+  bool RemakeConstraint(Sequence& sequence) const;
+  absl::Time Clock() const;
   // Takes blocks for as much of the sequence's guess as there are blocks, of which it may take
   // `spare`; counts them there.
   void TakeGuessBlocks(Sequence& sequence, int64_t& spare);
@@ -283,6 +287,9 @@ class Scheduler {
   void MeasureStep(const InFlight& step, const StepResult& result, absl::Time now);
   // Lets the constraints accept the tokens that a step drew.
   void AcceptDraws(const InFlight& step, const StepResult& result);
+  // Like the sequence's and its constraint's, but a constraint that fails is made anew.
+  void AcceptDrawn(Sequence& sequence, std::span<const SampledToken> drawn) const;
+  TokenMask MaskOf(Sequence& sequence, int ahead) const;
   // Calls work(i) for each i in [0, count), on several threads if there are many.
   void RunForEach(int count, absl::FunctionRef<void(int)> work);
   void TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now);
@@ -371,6 +378,7 @@ class Scheduler {
   // Scratch for the constraints of a step.
   std::vector<std::pair<Sequence*, std::span<const SampledToken>>> accepting_;
   std::vector<Sequence*> masked_;
+  std::vector<double> checking_seconds_;
   std::vector<TokenMask> late_masks_;
 
   ServiceRate rate_;

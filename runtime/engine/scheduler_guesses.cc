@@ -1,6 +1,5 @@
 // Guesses of the tokens that come next: for which sequences, how many, and what becomes of them.
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -64,8 +63,7 @@ void Scheduler::PlanGuesses(InFlight& step) {
 void Scheduler::AskDrafter(InFlight& step) {
   draft_requests_.clear();
   asked_.clear();
-  int readable =
-      options_.fixed_drafts == 0 ? draft_lengths_.MostRead() : std::numeric_limits<int>::max();
+  int readable = draft_lengths_.MostRead();
   int drafts = 0;
   int read = 0;
   for (size_t i = 0; i < candidates_.size(); ++i) {
@@ -95,7 +93,7 @@ void Scheduler::AskDrafter(InFlight& step) {
   }
   if (draft_requests_.empty()) return;
 
-  const absl::Time begin = options_.clock ? options_.clock() : now_;
+  const absl::Time begin = Clock();
   absl::StatusOr<std::vector<std::vector<int32_t>>> guesses = drafter_->Draft(draft_requests_);
   if (guesses.ok() && guesses->size() != draft_requests_.size()) {
     guesses = absl::InternalError(absl::StrCat("the drafter was asked for ", draft_requests_.size(),
@@ -105,12 +103,13 @@ void Scheduler::AskDrafter(InFlight& step) {
     EndGuesses(guesses.status());
     return;
   }
-  TakeGuesses(*std::move(guesses));
-  const absl::Time end = options_.clock ? options_.clock() : now_;
-  step.drafting = end - begin;
-  step.planned += step.drafting;
+  step.drafting = Clock() - begin;
   draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
+  TakeGuesses(*std::move(guesses));
+  step.planned += Clock() - begin;
 }
+
+absl::Time Scheduler::Clock() const { return options_.clock ? options_.clock() : now_; }
 
 void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
   masked_.clear();
@@ -127,7 +126,16 @@ void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
       CheckGuess(sequence);
     }
   }
-  RunForEach(static_cast<int>(masked_.size()), [this](int i) { CheckGuess(*masked_[i]); });
+  checking_seconds_.resize(masked_.size());
+  RunForEach(static_cast<int>(masked_.size()), [this](int i) {
+    const absl::Time begin = Clock();
+    CheckGuess(*masked_[i]);
+    checking_seconds_[i] = absl::ToDoubleSeconds(Clock() - begin);
+  });
+  // A rule may be slow, which is no fault of the drafter.
+  for (size_t i = 0; i < masked_.size(); ++i) {
+    draft_lengths_.OnChecked(masked_[i]->draft_record, checking_seconds_[i]);
+  }
 
   // Shared blocks count for each sequence, so that all lists together may be longer than the pool.
   int64_t spare = backend_.kv_blocks;
@@ -150,13 +158,21 @@ void Scheduler::CheckGuess(Sequence& sequence) const {
   tokens.erase(first_useless, tokens.end());
   if (tokens.empty()) return;
   sequence.MaskGuess();
-  if (sequence.constraint == nullptr || sequence.constraint->status().ok()) return;
+  if (sequence.constraint == nullptr) return;
+  if (sequence.constraint->ReplaysToRollBack()) sequence.may_guess = false;
   // An error stays, and this one may be of tokens that never come.
+  if (!sequence.constraint->status().ok()) RemakeConstraint(sequence);
+}
+
+bool Scheduler::RemakeConstraint(Sequence& sequence) const {
+  if (!sequence.constraint_has_guessed) return false;
+  sequence.constraint_has_guessed = false;
   sequence.may_guess = false;
   sequence.constraint = MakeConstraint(*sequence.live);
   const std::span<const int32_t> output =
       std::span(sequence.tokens).subspan(sequence.live->prompt_tokens());
   for (const int32_t token : output) sequence.constraint->Accept(token);
+  return true;
 }
 
 void Scheduler::TakeGuessBlocks(Sequence& sequence, int64_t& spare) {

@@ -522,6 +522,118 @@ TEST_F(SchedulerGuessesTest, ARuleThatFailsOnAGuessIsMadeAnew) {
   }
 }
 
+// A rule that allows every token but the end, with budgets of tokens and of masks that nothing
+// gives back, as the library's are.
+class BudgetRule : public Constraint {
+ public:
+  struct Spent {
+    int made = 0;
+    int tokens = 0;
+    int masks = 0;
+    int rollbacks = 0;
+  };
+  struct Budget {
+    int tokens = 1 << 20;
+    int masks = 1 << 20;
+  };
+
+  // `spent` belongs to the rule that was made last.
+  BudgetRule(Spent& spent, Budget budget, bool replays, int32_t end, int vocab)
+      : spent_(spent),
+        budget_(budget),
+        replays_(replays),
+        words_(AllBut(std::span(&end, 1), vocab)) {
+    ++spent_.made;
+    spent_.tokens = 0;
+    spent_.masks = 0;
+  }
+
+  bool NeedsTokens(int ahead) const override { return ahead > 0; }
+  TokenMask Mask(int) override {
+    Check(++spent_.masks <= budget_.masks);
+    return status_.ok() ? TokenMask{words_} : TokenMask();
+  }
+  void Accept(int32_t) override { Check(++spent_.tokens <= budget_.tokens); }
+  void Rollback(int count) override { spent_.rollbacks += count > 0 ? 1 : 0; }
+  bool ReplaysToRollBack() const override { return replays_ && spent_.rollbacks > 0; }
+  bool Ended() const override { return false; }
+  std::span<const int32_t> Forced() override { return {}; }
+  absl::Status status() const override { return status_; }
+
+ private:
+  void Check(bool ok) {
+    if (!ok) status_ = absl::ResourceExhaustedError("the rule takes too long");
+  }
+
+  Spent& spent_;
+  const Budget budget_;
+  const bool replays_;
+  const std::vector<uint32_t> words_;
+  absl::Status status_;
+};
+
+class SchedulerBudgetTest : public SchedulerGuessesTest {
+ protected:
+  // The request's output with guesses of which the first is right at most.
+  std::vector<int32_t> Run(bool guesses, BackendInfo info, BudgetRule::Budget budget,
+                           bool replays = false) {
+    if (guesses) {
+      MakeGuessing(info, WrongAfter(1), /*fixed=*/4);
+    } else {
+      MakeWithout(info);
+    }
+    GenerationRequest request = Ask("a", {1, 2, 3}, 60);
+    texts_->Add(text_);
+    const auto constraint = std::make_shared<PendingForTest>([this, budget, replays] {
+      return std::make_unique<BudgetRule>(spent_, budget, replays, eog_, vocab_);
+    });
+    constraint->Become();
+    request.constraint = constraint;
+    spent_ = {};
+    scheduler_->Add(std::move(request), now_);
+    RunToEnd();
+    EXPECT_TRUE(sinks_["a"]->finished->status.ok()) << sinks_["a"]->finished->status;
+    return sinks_["a"]->tokens;
+  }
+
+  std::vector<int32_t> text_;
+  BudgetRule::Spent spent_;
+};
+
+TEST_F(SchedulerBudgetTest, GuessesUseUpNoBudgetOfTheirRule) {
+  struct Pipeline {
+    int depth;
+    bool late;
+  };
+  for (const Pipeline pipeline : {Pipeline{1, false}, Pipeline{2, false}, Pipeline{2, true}}) {
+    BackendInfo info = GuessInfo(pipeline.depth);
+    info.late_masks = pipeline.late;
+    text_ = {1, 2, 3};
+    const std::vector<int32_t> output = Run(/*guesses=*/false, info, {});
+    const BudgetRule::Spent without = spent_;
+    text_.insert(text_.end(), output.begin(), output.end());
+    int remade = 0;
+    for (int more = 0; more < 40; ++more) {
+      SCOPED_TRACE(absl::StrCat("depth ", pipeline.depth, ", late ", pipeline.late, " ", more));
+      EXPECT_EQ(Run(true, info, {.tokens = without.tokens + more}), output);
+      EXPECT_GT(sinks_["a"]->finished->draft_tokens, 10);
+      remade += spent_.made - 1;
+      EXPECT_EQ(Run(true, info, {.masks = without.masks + more}), output);
+      remade += spent_.made - 1;
+    }
+    EXPECT_EQ(remade, 80);
+  }
+}
+
+TEST_F(SchedulerBudgetTest, ARuleThatIsReplayedToUndoAGuessGetsNoOther) {
+  text_ = {1, 2, 3};
+  const std::vector<int32_t> output = Run(/*guesses=*/false, GuessInfo(1), {});
+  text_.insert(text_.end(), output.begin(), output.end());
+  EXPECT_EQ(Run(true, GuessInfo(1), {}, /*replays=*/true), output);
+  EXPECT_EQ(spent_.rollbacks, 1);
+  EXPECT_EQ(spent_.made, 1);
+}
+
 TEST_F(SchedulerGuessesTest, AFailureOfTheDrafterEndsTheGuessesAlone) {
   for (const int depth : {1, 2}) {
     MakeRight(GuessInfo(depth), 4);
@@ -646,6 +758,24 @@ TEST_F(SchedulerGuessesPayTest, ALongPromptIsReadInPartsThatHoldNobodyUp) {
   // As many as take four steps of a millisecond.
   for (size_t i = 1; i < 4; ++i) EXPECT_LE(lengths[i] - lengths[i - 1], 210u);
   EXPECT_GT(sinks_["a"]->finished->accepted_draft_tokens, 400);
+
+  // Likewise with a fixed number of guesses.
+  known = 0;
+  lengths.clear();
+  MakeGuessing(
+      LongInfo(1),
+      [&](const DraftRequest& request) {
+        now_ += absl::Microseconds(20) * static_cast<int64_t>(request.tokens.size() - known);
+        known = request.tokens.size();
+        lengths.push_back(known);
+        return texts_->GoOn(request.tokens, request.count);
+      },
+      /*fixed=*/4, kContext);
+  RunAlone(Ask("a", prompt, 300));
+  ASSERT_GT(lengths.size(), 4u);
+  EXPECT_EQ(lengths[0], 64u);
+  for (size_t i = 1; i < 4; ++i) EXPECT_LE(lengths[i] - lengths[i - 1], 320u);
+  EXPECT_GT(sinks_["a"]->finished->accepted_draft_tokens, 200);
 
   // One that takes too long is not read at all: a tenth of a step for each token.
   known = 0;

@@ -40,6 +40,8 @@ Sequence::Sequence(std::shared_ptr<LiveRequest> request, int sample_index, int64
 }
 
 void Sequence::AcceptDrawn(std::span<const SampledToken> drawn) {
+  accepted_draws = 0;
+  forced.clear();
   for (const SampledToken& sample : drawn) {
     constraint->Accept(sample.token);
     if (!constraint->status().ok()) return;
@@ -55,6 +57,8 @@ void Sequence::AcceptDrawn(std::span<const SampledToken> drawn) {
 void Sequence::MaskGuess() {
   guess.masks.assign(guess.tokens.size() + 1, {});
   if (constraint == nullptr) return;
+  constraint_has_guessed = true;
+  constraint->ExpectRollbacks();
   // The constraint's own words change with it.
   guess.words.resize(std::max(guess.words.size(), guess.masks.size()));
   const auto take_mask = [this](size_t i) {

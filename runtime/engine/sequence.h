@@ -189,7 +189,10 @@ struct Sequence {
   // True if the step that is being planned leaves the sequence out, since its draw in flight must
   // be known before tokens are guessed.
   bool held_back = false;
-  // False once a guess has led the constraint to an error.
+  // True if guesses were masked since the constraint was made, which may have changed when it
+  // fails.
+  bool constraint_has_guessed = false;
+  // False once guesses have led the constraint to an error, or take it too long to undo.
   bool may_guess = true;
   // True once ended. The results of steps in flight are dropped, then the sequence is removed.
   bool finished = false;

@@ -33,8 +33,13 @@ class Constraint {
   // kInvalidArgument error.
   // The prompt's tokens are not given.
   virtual void Accept(int32_t token) = 0;
+  // Tells that tokens will be accepted which may never come and are rolled back then, so that from
+  // now on an error may be one of theirs.
+  virtual void ExpectRollbacks() {}
   // Forgets the last `count` accepted tokens.
   virtual void Rollback(int count) = 0;
+  // True once Rollback had to apply all tokens anew, which takes longer the more they are.
+  virtual bool ReplaysToRollBack() const { return false; }
   // True if only an end-of-generation token may follow.
   virtual bool Ended() const = 0;
   // The tokens that must come next, none of which ends the generation; empty if there is a choice.
@@ -118,10 +123,12 @@ class RuleAndMinTokens : public Constraint {
     rule_->Accept(token);
     min_tokens_.Accept(token);
   }
+  void ExpectRollbacks() override { rule_->ExpectRollbacks(); }
   void Rollback(int count) override {
     rule_->Rollback(count);
     min_tokens_.Rollback(count);
   }
+  bool ReplaysToRollBack() const override { return rule_->ReplaysToRollBack(); }
   bool Ended() const override { return rule_->Ended(); }
   std::span<const int32_t> Forced() override { return rule_->Forced(); }
   absl::Status status() const override { return rule_->status(); }
