@@ -84,6 +84,7 @@ void LlgConstraint::Rollback(int count) {
   }
   if (state_->Rollback(static_cast<size_t>(count))) return;
   // The library cannot undo tokens of grammars that use `stop` or `max_tokens`.
+  replays_to_roll_back_ = true;
   if (!MakeState()) return FailByLibrary();
   for (const int32_t token : tokens_) {
     if (!Step(token) || !Refuel()) return FailByLibrary();
@@ -150,8 +151,10 @@ void LlgConstraint::FailByLibrary() {
         absl::StatusCode::kInternal,
         absl::StrCat("the rule of ", rule_->field(), " allows no token after ", tokens_.size()));
   }
-  // Neither a wrong token nor the memory that other constraints hold is the rule's fault.
-  if (!absl::IsInvalidArgument(status_) && GetErrorDetails(status_).reason == "CONSTRAINT_FAILED") {
+  // Neither a wrong token nor the memory that other constraints hold is the rule's fault, nor need
+  // it be if tokens were tried that never came.
+  if (!expects_rollbacks_ && !absl::IsInvalidArgument(status_) &&
+      GetErrorDetails(status_).reason == "CONSTRAINT_FAILED") {
     rule_->CountFailure();
   }
 }

@@ -26,7 +26,9 @@ class LlgConstraint final : public Constraint {
   bool NeedsTokens(int ahead) const override { return ahead > 0; }
   TokenMask Mask(int ahead) override;
   void Accept(int32_t token) override;
+  void ExpectRollbacks() override { expects_rollbacks_ = true; }
   void Rollback(int count) override;
+  bool ReplaysToRollBack() const override { return replays_to_roll_back_; }
   bool Ended() const override;
   std::span<const int32_t> Forced() override;
   absl::Status status() const override { return status_; }
@@ -73,6 +75,8 @@ class LlgConstraint final : public Constraint {
   bool has_mask_ = false;
   // Tokens that were accepted since the last mask.
   int steps_without_mask_ = 0;
+  bool expects_rollbacks_ = false;
+  bool replays_to_roll_back_ = false;
   absl::Status status_;
 };
 

@@ -343,6 +343,35 @@ TEST(LlgConstraintTest, CountsFailuresOfItsRule) {
   EXPECT_EQ(GetErrorDetails(rule->refusal()).field, "constraint.rule");
 }
 
+TEST(LlgConstraintTest, FailuresOfTokensThatMayNeverComeAreNotCounted) {
+  const auto rule = MakeRule("regex", "(.*a.{50}b){20}");
+  for (int failure = 0; failure < 4; ++failure) {
+    std::mt19937_64 random(5);
+    const auto constraint = rule->Make(nullptr);
+    constraint->ExpectRollbacks();
+    for (int i = 0; i < 2000 && constraint->status().ok(); ++i) {
+      constraint->Mask(0);
+      constraint->Accept("ab"[random() % 2]);
+    }
+    ASSERT_FALSE(constraint->status().ok());
+  }
+  EXPECT_TRUE(rule->refusal().ok()) << rule->refusal();
+}
+
+TEST(LlgConstraintTest, TellsThatItReplaysToRollBack) {
+  for (const bool replays : {false, true}) {
+    const auto rule =
+        MakeRule("lark", replays ? "start: word \"!\" word\nword[max_tokens=9]: /[a-z]+/\n"
+                                 : "start: word \"!\" word\nword: /[a-z]+/\n");
+    ASSERT_NE(rule, nullptr);
+    const auto constraint = Replay(*rule, {'a', 'b', '!', 'c'});
+    EXPECT_FALSE(constraint->ReplaysToRollBack());
+    constraint->Rollback(1);
+    EXPECT_TRUE(constraint->status().ok()) << constraint->status();
+    EXPECT_EQ(constraint->ReplaysToRollBack(), replays);
+  }
+}
+
 // The library's own last mask is one of a state with as many lexemes and the same lexer's state.
 TEST(LlgConstraintTest, MasksAfterARollbackAreThoseOfTheNewTokens) {
   const auto rule = MakeRule("json_schema",
