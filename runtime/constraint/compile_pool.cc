@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <list>
 #include <map>
 #include <mutex>
@@ -204,13 +205,20 @@ struct CompilePool::Shared {
     rest.callbacks.merge(job.callbacks);
     job.callbacks.clear();
   }
-  // Finishes a job that was being compiled and keeps its outcome. What others will be given back is
-  // no property of the rule.
+  // Keeps an outcome in place of an earlier one. What others will be given back is no property of
+  // the rule.
+  void Keep(const std::string& key, const CompiledOutcome& outcome, Rest& rest) {
+    std::vector<CompiledOutcome> dropped =
+        absl::IsResourceExhausted(outcome.status) ? cache.Erase(key) : cache.Add(key, outcome);
+    rest.dropped.insert(rest.dropped.end(), std::make_move_iterator(dropped.begin()),
+                        std::make_move_iterator(dropped.end()));
+  }
+  // Finishes a job that was being compiled and keeps its outcome.
   void FinishCompiled(const std::string& key, Job& job, CompiledOutcome outcome, Rest& rest) {
     if (!outcome.status.ok()) {
       for (int i = 0; i < job.requests; ++i) Count(outcome.status, stats);
     }
-    if (!absl::IsResourceExhausted(outcome.status)) rest.dropped = cache.Add(key, outcome);
+    Keep(key, outcome, rest);
     unfinished.erase(key);
     Finish(job, std::move(outcome), rest);
   }
@@ -383,7 +391,7 @@ absl::StatusOr<std::shared_ptr<PendingConstraint>> CompilePool::Compile(const Co
       std::lock_guard lock(shared_->mutex);
       if (const CompiledOutcome* known = key.empty() ? nullptr : shared_->cache.Find(key)) {
         ++shared_->stats.cache_hits;
-        const absl::Status refusal = known->status.ok() ? known->rule->refusal() : known->status;
+        absl::Status refusal = known->status.ok() ? known->rule->refusal() : known->status;
         if (!refusal.ok()) {
           Count(refusal, shared_->stats);
           return refusal;
@@ -494,6 +502,8 @@ void CompilePool::Shared::Run(const std::shared_ptr<Shared>& shared, Worker& wor
       ++shared->stats.compiled;
       worker.job = nullptr;
       if (worker.is_given_up) {
+        // The time was the machine's fault if the outcome is a rule.
+        shared->Keep(worker.key, outcome, rest);
         // Its place may be taken.
         ends = shared->CountWorking() >= shared->threads;
         worker.is_given_up = false;
@@ -526,12 +536,12 @@ void CompilePool::Shared::Watch(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   while (!shared->stopping) {
     Rest rest;
+    std::list<Worker> ended;
     const absl::Time now = SteadyNow();
     absl::Time next = absl::InfiniteFuture();
     for (auto worker = shared->workers.begin(); worker != shared->workers.end();) {
       if (worker->has_ended) {
-        worker->thread.join();
-        worker = shared->workers.erase(worker);
+        ended.splice(ended.end(), shared->workers, worker++);
         continue;
       }
       if (worker->job != nullptr && !worker->is_given_up) {
@@ -545,9 +555,11 @@ void CompilePool::Shared::Watch(const std::shared_ptr<Shared>& shared) {
       }
       ++worker;
     }
-    if (!rest.jobs.empty()) {
+    if (!rest.jobs.empty() || !ended.empty()) {
       lock.unlock();
       rest.Do();
+      // They may still free rules, which takes time.
+      for (Worker& worker : ended) worker.thread.join();
       lock.lock();
       continue;
     }

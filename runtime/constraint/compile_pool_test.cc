@@ -1,6 +1,7 @@
 #include "runtime/constraint/compile_pool.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,8 +45,12 @@ class Anything final : public Constraint {
 
 class AnythingRule final : public CompiledRule {
  public:
-  AnythingRule(size_t bytes, std::shared_ptr<const std::atomic<bool>> fails)
-      : bytes_(bytes), fails_(std::move(fails)) {}
+  AnythingRule(size_t bytes, std::shared_ptr<const std::atomic<bool>> fails,
+               std::function<void()> on_free)
+      : bytes_(bytes), fails_(std::move(fails)), on_free_(std::move(on_free)) {}
+  ~AnythingRule() override {
+    if (on_free_) on_free_();
+  }
   size_t bytes() const override { return bytes_; }
   absl::Status refusal() const override {
     return *fails_ ? RuleTooLarge("f", "failed too often") : absl::OkStatus();
@@ -57,6 +62,7 @@ class AnythingRule final : public CompiledRule {
  private:
   const size_t bytes_;
   const std::shared_ptr<const std::atomic<bool>> fails_;
+  const std::function<void()> on_free_;
 };
 
 class TimesObserver final : public ConstraintObserver {
@@ -83,6 +89,7 @@ class CompilePoolTest : public ::testing::Test {
   }
   ~CompilePoolTest() override {
     gate_.Notify();
+    free_gate_.Notify();
     pool_ = nullptr;
   }
 
@@ -99,7 +106,7 @@ class CompilePoolTest : public ::testing::Test {
             blocked_.Notify();
             EXPECT_TRUE(gate_.WaitFor(absl::Seconds(60)));
           }
-          if (text == "full") return ConstraintLimitReached("constraints:memory", "full");
+          if (text.ends_with("full")) return ConstraintLimitReached("constraints:memory", "full");
           if (text == "bad") {
             return MakeError(absl::StatusCode::kInvalidArgument, "bad",
                              {.reason = "CONSTRAINT_UNSUPPORTED"});
@@ -109,7 +116,14 @@ class CompilePoolTest : public ::testing::Test {
             while (absl::Now() < end) {
             }
           }
-          return std::make_shared<AnythingRule>(rule_bytes_, fails_);
+          std::function<void()> on_free;
+          if (text.ends_with("freed slowly")) {
+            on_free = [this] {
+              freeing_.Notify();
+              EXPECT_TRUE(free_gate_.WaitFor(absl::Seconds(60)));
+            };
+          }
+          return std::make_shared<AnythingRule>(rule_bytes_, fails_, std::move(on_free));
         });
   }
   static ConstraintSpec Regex(std::string text) {
@@ -147,6 +161,8 @@ class CompilePoolTest : public ::testing::Test {
   const std::shared_ptr<TimesObserver> observer_ = std::make_shared<TimesObserver>();
   Event blocked_;
   Event gate_;
+  Event freeing_;
+  Event free_gate_;
   std::mutex mutex_;
   std::vector<std::string> compiled_;
   std::unique_ptr<CompilePool> pool_;
@@ -276,8 +292,41 @@ TEST_F(CompilePoolTest, GivesUpWhatDoesNotEnd) {
   EXPECT_TRUE(CompileNow(Regex("a"))->status().ok()) << "on another thread";
   gate_.Notify();
   EXPECT_TRUE(Eventually([&] { return pool_->stats().compiled == 2; }));
-  EXPECT_EQ(pool_->Compile(Regex("block"), 1).status(), stuck->status());
+  EXPECT_TRUE(CompileNow(Regex("block"))->status().ok()) << "it took no time of the processor";
   EXPECT_THAT(compiled(), ElementsAre("block", "a"));
+}
+
+TEST_F(CompilePoolTest, ForgetsAGivenUpRuleThatEndsInNoPropertyOfIt) {
+  limits_.compile_time = absl::Milliseconds(10);
+  Start();
+  EXPECT_FALSE(CompileNow(Regex("block, full"))->status().ok());
+  gate_.Notify();
+  EXPECT_TRUE(Eventually([&] { return pool_->stats().compiled == 1; }));
+  EXPECT_EQ(CompileNow(Regex("block, full"))->status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(compiled(), ElementsAre("block, full", "block, full"));
+}
+
+TEST_F(CompilePoolTest, WaitsForNoMemoryToBeFreed) {
+  limits_.compile_time = absl::Milliseconds(10);
+  limits_.cache_bytes = 0;
+  Start();
+  CompileNow(Regex("block, freed slowly"));
+  gate_.Notify();
+  EXPECT_TRUE(freeing_.WaitFor(absl::Seconds(20)));
+  // Its compilation wakes up the thread that removes the other one.
+  EXPECT_TRUE(CompileNow(Regex("a"))->status().ok());
+  Event counted;
+  std::thread counting([&] {
+    for (int i = 0; i < 20; ++i) {
+      pool_->stats();
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    counted.Notify();
+  });
+  EXPECT_TRUE(counted.WaitFor(absl::Seconds(10)));
+  free_gate_.Notify();
+  counting.join();
 }
 
 TEST_F(CompilePoolTest, SaysThatNoThreadIsLeft) {

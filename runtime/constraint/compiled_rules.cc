@@ -18,7 +18,7 @@ const CompiledOutcome* CompiledRules::Find(std::string_view key) {
 }
 
 std::vector<CompiledOutcome> CompiledRules::Add(std::string key, CompiledOutcome outcome) {
-  std::vector<CompiledOutcome> dropped;
+  std::vector<CompiledOutcome> dropped = Erase(key);
   const size_t bytes = kEntryBytes + key.size() + outcome.status.message().size() +
                        (outcome.rule == nullptr ? 0 : outcome.rule->bytes());
   if (bytes > max_bytes_) {
@@ -26,15 +26,24 @@ std::vector<CompiledOutcome> CompiledRules::Add(std::string key, CompiledOutcome
     return dropped;
   }
   while (bytes_ + bytes > max_bytes_) {
-    Entry& last = entries_.back();
-    bytes_ -= last.bytes;
-    places_.erase(last.key);
-    dropped.push_back(std::move(last.outcome));
-    entries_.pop_back();
+    std::vector<CompiledOutcome> last = Erase(entries_.back().key);
+    dropped.push_back(std::move(last.front()));
   }
   entries_.push_front({std::move(key), std::move(outcome), bytes});
   places_[entries_.front().key] = entries_.begin();
   bytes_ += bytes;
+  return dropped;
+}
+
+std::vector<CompiledOutcome> CompiledRules::Erase(std::string_view key) {
+  std::vector<CompiledOutcome> dropped;
+  const auto place = places_.find(key);
+  if (place == places_.end()) return dropped;
+  const std::list<Entry>::iterator entry = place->second;
+  bytes_ -= entry->bytes;
+  dropped.push_back(std::move(entry->outcome));
+  places_.erase(place);
+  entries_.erase(entry);
   return dropped;
 }
 

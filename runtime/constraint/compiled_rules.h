@@ -30,9 +30,11 @@ class CompiledRules {
 
   // Null if it is not there. The pointer is valid until the next call.
   const CompiledOutcome* Find(std::string_view key);
-  // Requires that `key` is not there. Returns the outcomes that no longer fit, perhaps this one:
-  // freeing them takes time, which the caller may spend outside of a lock.
+  // Takes the place of an outcome with the same key. Returns the outcomes that are no longer kept,
+  // perhaps this one: freeing them takes time, which the caller may spend outside of a lock.
   std::vector<CompiledOutcome> Add(std::string key, CompiledOutcome outcome);
+  // Returns the outcome that is no longer kept, if there was one.
+  std::vector<CompiledOutcome> Erase(std::string_view key);
   std::vector<CompiledOutcome> Clear();
 
   // Estimated memory of all, at most the budget.

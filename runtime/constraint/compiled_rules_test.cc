@@ -55,6 +55,20 @@ TEST(CompiledRulesTest, KeepsRefusalsAndCountsTheirKeys) {
   EXPECT_EQ(outcome->status.message(), "no");
 }
 
+TEST(CompiledRulesTest, ReplacesAndErases) {
+  CompiledRules rules(100'000);
+  rules.Add("a", {.status = absl::InvalidArgumentError("no"), .rule = nullptr});
+  const std::vector<CompiledOutcome> replaced = rules.Add("a", Sized(40'000));
+  ASSERT_EQ(replaced.size(), 1u);
+  EXPECT_EQ(replaced[0].status.message(), "no");
+  ASSERT_NE(rules.Find("a"), nullptr);
+  EXPECT_TRUE(rules.Find("a")->status.ok());
+  EXPECT_EQ(rules.Erase("a").size(), 1u);
+  EXPECT_EQ(rules.Find("a"), nullptr);
+  EXPECT_EQ(rules.bytes(), 0u);
+  EXPECT_TRUE(rules.Erase("a").empty());
+}
+
 TEST(CompiledRulesTest, StaysWithinItsBudget) {
   CompiledRules rules(1 << 20);
   for (int i = 0; i < 10'000; ++i) {

@@ -9,6 +9,8 @@
 #include <initializer_list>
 #include <optional>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace orcd {
 namespace {
 
@@ -34,20 +36,20 @@ constexpr CharacterClass kClasses[] = {
      R"(\t\n\x0B\f\r\x1C-\x20\u{85}\u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF})"},
 };
 
-// The class of `letter`, such as \d, or its complement, such as \D; empty if it is none. Outside of
-// negated brackets, it has what all readings have.
-std::string ClassOf(char letter, bool in_negated_brackets) {
+// The class of `letter`, such as \d, or its complement, such as \D; empty if it is none.
+std::string ClassOf(char letter, bool has_all_readings) {
   for (const CharacterClass& known : kClasses) {
     const bool is_complement = letter == known.letter - 'a' + 'A';
     if (letter != known.letter && !is_complement) continue;
-    const std::string_view set = is_complement == in_negated_brackets ? known.all : known.any;
+    const std::string_view set = is_complement != has_all_readings ? known.all : known.any;
     return Join({is_complement ? "[^" : "[", set, "]"});
   }
   return {};
 }
 
 // Python and Rust leave out the line feed alone.
-constexpr std::string_view kDot = R"([^\n\r\u{2028}\u{2029}])";
+constexpr std::string_view kSmallestDot = R"([^\n\r\u{2028}\u{2029}])";
+constexpr std::string_view kLargestDot = R"([^\n])";
 constexpr std::string_view kSyntax = R"(\.+*?()|[]{}^$)";
 constexpr std::string_view kSyntaxOfClasses = R"(\[]^-&~)";
 // Rust counts with 32 bits.
@@ -69,7 +71,8 @@ std::optional<uint32_t> HexNumber(std::string_view digits) {
 
 class EcmaReader {
  public:
-  explicit EcmaReader(std::string_view pattern) : rest_(pattern) {}
+  EcmaReader(std::string_view pattern, EcmaReading reading)
+      : rest_(pattern), is_smallest_(reading == EcmaReading::kSmallest) {}
 
   EcmaPattern Read() {
     while (!rest_.empty() && ReadTerm()) {
@@ -149,7 +152,7 @@ class EcmaReader {
         return ReadBrace();
       case '.':
         rest_.remove_prefix(1);
-        return Append(kDot);
+        return Append(is_smallest_ ? kSmallestDot : kLargestDot);
       case '[':
         return ReadClass();
       case '\\': {
@@ -171,9 +174,13 @@ class EcmaReader {
     // Python's spelling has one reading too.
     if (Take("?<") || Take("?P<")) {
       const size_t end = rest_.find('>');
-      if (end == std::string_view::npos || end == 0) return Invalid("a group's name is not closed");
+      if (end == std::string_view::npos) return Invalid("a group's name is not closed");
+      const std::string_view name = rest_.substr(0, end);
+      if (!IsGroupName(name)) return Invalid("a group's name is no identifier");
+      // Since 2025, two alternatives may have one name.
+      if (!names_.insert(name).second) return Unsupported("two groups have the same name");
       rest_.remove_prefix(end + 1);
-    } else if (!Take("?:") && rest_.starts_with("?")) {
+    } else if (!Take("?:") && rest_.starts_with('?')) {
       return Unsupported("flags within a pattern are not supported");
     }
     // Names mean something to the library.
@@ -181,6 +188,13 @@ class EcmaReader {
     ++depth_;
     can_repeat_ = false;
     return true;
+  }
+
+  // Takes any character beyond ASCII for one of an identifier.
+  static bool IsGroupName(std::string_view name) {
+    return !name.empty() && !IsDigit(name.front()) && std::ranges::all_of(name, [](char c) {
+      return IsLetter(c) || IsDigit(c) || c == '_' || c == '$' || (c & 0x80) != 0;
+    });
   }
 
   // Appends a quantifier. It may be lazy, which changes no match.
@@ -240,7 +254,7 @@ class EcmaReader {
   bool ReadClass() {
     rest_.remove_prefix(1);
     const bool is_negated = Take("^");
-    if (rest_.starts_with("]")) {
+    if (rest_.starts_with(']')) {
       return Unsupported(
           "`[]` and `[^]` are read in different ways; escape a `]` that comes first");
     }
@@ -281,7 +295,7 @@ class EcmaReader {
       atom.text = in_class ? InClass(character) : Join({is_syntax ? "\\" : "", character});
       return true;
     }
-    atom.text = ClassOf(c, is_negated);
+    atom.text = ClassOf(c, is_smallest_ != is_negated);
     if (!atom.text.empty()) {
       atom.is_class = true;
       return true;
@@ -377,7 +391,7 @@ class EcmaReader {
   // Behind `\p` or `\P`.
   bool ReadProperty(char letter, Atom& atom) {
     const size_t end = rest_.find('}');
-    const std::string_view name = rest_.starts_with("{") && end != std::string_view::npos
+    const std::string_view name = rest_.starts_with('{') && end != std::string_view::npos
                                       ? rest_.substr(1, end - 1)
                                       : std::string_view();
     const bool is_name = std::ranges::all_of(
@@ -392,7 +406,9 @@ class EcmaReader {
   }
 
   std::string_view rest_;
+  const bool is_smallest_;
   EcmaPattern result_;
+  absl::flat_hash_set<std::string_view> names_;
   // Groups that are open.
   int depth_ = 0;
   // True behind what a quantifier may follow.
@@ -401,6 +417,8 @@ class EcmaReader {
 
 }  // namespace
 
-EcmaPattern ReadEcmaPattern(std::string_view pattern) { return EcmaReader(pattern).Read(); }
+EcmaPattern ReadEcmaPattern(std::string_view pattern, EcmaReading reading) {
+  return EcmaReader(pattern, reading).Read();
+}
 
 }  // namespace orcd

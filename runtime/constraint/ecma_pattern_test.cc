@@ -49,8 +49,20 @@ TEST(EcmaPatternTest, MatchesWhatAllReadingsOfAClassDo) {
   EXPECT_THAT(Translate(R"([^\s])"), HasSubstr("\\u{FEFF}"));
 }
 
+TEST(EcmaPatternTest, MatchesWhatAnyReadingOfAClassDoes) {
+  const auto largest = [](std::string_view pattern) {
+    return ReadEcmaPattern(pattern, EcmaReading::kLargest).text;
+  };
+  EXPECT_EQ(largest(R"(\d\D)"), R"([\p{Nd}][^0-9])");
+  EXPECT_EQ(largest(R"([^\d][^\D_])"), R"([^[0-9]][^[^\p{Nd}]_])");
+  EXPECT_EQ(largest(R"(\W)"), R"([^0-9A-Za-z_])");
+  EXPECT_EQ(largest("."), R"([^\n])");
+  EXPECT_THAT(largest(R"(\s)"), HasSubstr("\\u{FEFF}"));
+  EXPECT_EQ(largest("^a[bc]{2}$"), "^a[bc]{2}$");
+}
+
 TEST(EcmaPatternTest, TranslatesSpellings) {
-  EXPECT_EQ(Translate("(a)(?:b)(?<name>c)(?P<stop>d)"), "(?:a)(?:b)(?:c)(?:d)");
+  EXPECT_EQ(Translate("(a)(?:b)(?<name>c)(?P<stop>d)(?<$é_1>e)"), "(?:a)(?:b)(?:c)(?:d)(?:e)");
   EXPECT_EQ(Translate("a*?b+?c??d{1,2}?"), "a*b+c?d{1,2}");
   EXPECT_EQ(Translate("a{b}c{,}]{"), R"(a\{b\}c\{,\}\]\{)");
   EXPECT_EQ(Translate(R"(\/\-\_\<\>\é\ )"), "/-_<>é ");
@@ -81,6 +93,10 @@ TEST(EcmaPatternTest, RefusesByName) {
       {"(a", "not closed", true},
       {"a)", "closes no group", true},
       {"(?<a", "name", true},
+      {"(?<>a)", "identifier", true},
+      {"(?<1a>a)", "identifier", true},
+      {"(?<a b>a)", "identifier", true},
+      {"(?<a>a)(?P<a>b)", "the same name", false},
       {"[a", "not closed", true},
       {"*a", "nothing to repeat", true},
       {"a**", "nothing to repeat", true},

@@ -282,7 +282,7 @@ class SchemaWalk {
       case SchemaRole::kPattern:
         if (!value.is_string()) return Invalid(place, name, "is not a string");
         return ChangePattern(place, name, value.get_ref<const std::string&>(),
-                             changes_[&value].value);
+                             EcmaReading::kSmallest, changes_[&value].value);
       case SchemaRole::kFormat:
         return CheckFormat(place, value);
       case SchemaRole::kUnsupported:
@@ -321,21 +321,55 @@ class SchemaWalk {
   absl::Status CheckMap(const Place& place, int index, const SchemaKeyword& keyword,
                         const Json& value) {
     if (!value.is_object()) return Invalid(place, keyword.name, "is not an object");
+    absl::flat_hash_set<std::string> patterns;
     for (const auto& [key, member] : value.get_ref<const Json::object_t&>()) {
       const Place of_member = {
           .schema = &member, .parent = index, .keyword = keyword.name, .name = key};
       if (keyword.role == SchemaRole::kPatternMap) {
         has_combination_ = true;
-        ORCD_RETURN_IF_ERROR(ChangePattern(of_member, "", key, changes_[&member].name));
+        const EcmaReading reading = ReadingOfNames(*place.schema);
+        std::optional<std::string>& change = changes_[&member].name;
+        ORCD_RETURN_IF_ERROR(ChangePattern(of_member, "", key, reading, change));
+        if (reading == EcmaReading::kSmallest && !AllowsAll(member) &&
+            ReadEcmaPattern(key).text != ReadEcmaPattern(key, EcmaReading::kLargest).text &&
+            !MeetsNoOtherNames(*place.schema)) {
+          return Unsupported(of_member, "",
+                             "`.`, `\\d`, `\\w` and `\\s` are read in different ways, on which "
+                             "depends what applies to a name; write the characters out");
+        }
+        // The library forgets one of two patterns that are equal.
+        if (!patterns.insert(change ? *change : Json(key).dump()).second) {
+          return Unsupported(place, keyword.name, "two of the patterns may match the same name");
+        }
       }
       Visit(of_member);
     }
     return absl::OkStatus();
   }
 
+  // Names that only some readings match are held to the pattern's schema if nothing else would hold
+  // for them, and are refused by `additionalProperties` otherwise.
+  static EcmaReading ReadingOfNames(const Json& schema) {
+    const Json* additional = FindMember(schema, "additionalProperties");
+    return additional == nullptr || AllowsAll(*additional) ? EcmaReading::kLargest
+                                                           : EcmaReading::kSmallest;
+  }
+  // True if a name that the smallest reading of a pattern leaves out is refused. In texts of
+  // printable ASCII, all readings match the same.
+  static bool MeetsNoOtherNames(const Json& schema) {
+    if (!IsFalse(*FindMember(schema, "additionalProperties"))) return false;
+    if (FindMember(schema, "patternProperties")->size() > 1) return false;
+    const Json* declared = FindMember(schema, "properties");
+    if (declared == nullptr || !declared->is_object()) return true;
+    return std::ranges::all_of(declared->get_ref<const Json::object_t&>(), [](const auto& member) {
+      return std::ranges::all_of(member.first, [](char c) { return c >= ' ' && c <= '~'; });
+    });
+  }
+
   absl::Status ChangePattern(const Place& place, std::string_view keyword,
-                             const std::string& pattern, std::optional<std::string>& change) const {
-    EcmaPattern read = ReadEcmaPattern(pattern);
+                             const std::string& pattern, EcmaReading reading,
+                             std::optional<std::string>& change) const {
+    EcmaPattern read = ReadEcmaPattern(pattern, reading);
     if (!read.fault.empty()) {
       return read.is_invalid ? Invalid(place, keyword, read.fault)
                              : Unsupported(place, keyword, read.fault);

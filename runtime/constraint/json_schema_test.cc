@@ -80,6 +80,15 @@ TEST(JsonSchemaTest, RefusesByPointer) {
        "f: /items/pattern: word boundaries"},
       {R"x({"patternProperties":{"a/(?=b)":{}}})x", "CONSTRAINT_UNSUPPORTED",
        "f: /patternProperties/a~1(?=b): look-around"},
+      {R"({"patternProperties":{"^a/b$":{"type":"integer"},"^a\\/b$":{"maximum":5}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties: two of the patterns"},
+      {R"({"patternProperties":{"^\\d$":{"type":"null"},"^a":{}},"additionalProperties":false})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties/^\\d$: "},
+      {R"({"patternProperties":{"^.$":{"type":"null"}},"additionalProperties":{"minimum":1}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties/^.$: "},
+      {R"({"patternProperties":{"^\\w$":{"type":"null"}},"additionalProperties":false,
+           "properties":{"é":{}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties/^\\w$: "},
       {R"({"$schema":"http://json-schema.org/draft-07/schema#","exclusiveMinimum":true})",
        "CONSTRAINT_INVALID", "f: /exclusiveMinimum: is not a number"},
       {R"({"$schema":"http://json-schema.org/draft-04/schema#","exclusiveMinimum":3})",
@@ -183,6 +192,19 @@ TEST(JsonSchemaTest, WritesWhatTheLibraryWouldMisread) {
               HasSubstr(R"({"maxLength":9,"allOf":[{"pattern":"^(?:)"));
   EXPECT_THAT(Changed(R"({"pattern":"a","format":"date"})"),
               HasSubstr(R"({"pattern":"a","allOf":[{"pattern":"^(?:)"));
+}
+
+TEST(JsonSchemaTest, ReadsPatternsOfNamesSoThatNothingIsLost) {
+  EXPECT_EQ(Changed(R"({"patternProperties":{"^\\d$":{"type":"null"},"^.a$":{}}})"),
+            R"({"patternProperties":{"^[\\p{Nd}]$":{"type":"null"},"^[^\\n]a$":{}}})");
+  EXPECT_EQ(Changed(R"({"patternProperties":{"^\\d$":{"type":"null"}},)"
+                    R"("additionalProperties":false,"properties":{"a b":{}}})"),
+            R"({"patternProperties":{"^[0-9]$":{"type":"null"}},)"
+            R"("additionalProperties":false,"properties":{"a b":{}}})");
+  EXPECT_EQ(Changed(R"({"patternProperties":{"^\\d$":{},"^a$":{"type":"null"}},)"
+                    R"("additionalProperties":{"type":"null"}})"),
+            R"({"patternProperties":{"^[0-9]$":{},"^a$":{"type":"null"}},)"
+            R"("additionalProperties":{"type":"null"}})");
 }
 
 TEST(JsonSchemaTest, FindsKeywords) {

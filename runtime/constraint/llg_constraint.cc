@@ -46,6 +46,7 @@ void LlgConstraint::Accept(int32_t token) {
   if (!status_.ok()) return;
   const bool is_end = rule_->vocabulary().tokenizer().IsEog(token);
   if (is_end && !has_end_ ? !MayEnd() : Ended()) {
+    if (state_ != nullptr && state_->HasFailed()) return FailByLibrary();
     status_ = BrokenRule(absl::StrCat("token ", token, " breaks the rule of ", rule_->field(),
                                       ", which ", Ended() ? "has ended" : "is not fulfilled yet"));
     return;

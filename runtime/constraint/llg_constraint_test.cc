@@ -428,6 +428,20 @@ TEST(LlgRuleTest, BoundsTheMemoryOfASequence) {
   EXPECT_THAT(constraint->status().message(), HasSubstr("takes more than 1 MiB of memory"));
 }
 
+TEST(LlgStateTest, BoundsTheMemoryOfLookingForTheEnd) {
+  ConstraintLimits limits;
+  limits.sequence_bytes = 0;
+  const auto state = LlgState::Compile(
+      *Vocab().llg, {.type = "json_schema", .text = R"({"type":"integer"})"}, limits);
+  // After a rollback, the library does not know if the output may end.
+  ASSERT_TRUE(state->Accept('1') && state->Accept('2') && state->Rollback(1));
+  const auto clone = state->Clone();
+  ASSERT_FALSE(clone->HasFailed());
+  EXPECT_FALSE(clone->MayEnd());
+  ASSERT_TRUE(clone->HasFailed());
+  EXPECT_EQ(clone->error().stop, LibraryStop::kMemory);
+}
+
 TEST(LlgRuleTest, BoundsTheMemoryOfAll) {
   ConstraintLimits limits;
   limits.held_bytes = static_cast<size_t>(LlgHeldBytes()) + (4 << 20);

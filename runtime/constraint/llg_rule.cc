@@ -9,13 +9,15 @@
 #include "runtime/constraint/llg_constraint.h"
 #include "runtime/constraint/llg_walk.h"
 #include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/spec_key.h"
 
 namespace orcd {
 namespace {
 
 // The library descends with each group, schema and reference of a rule and overruns the stack
 // unnoticed. The most that a byte of text was seen to take is 900 bytes, in Lark's groups
-// (2026-11-27). A thread has 8 MiB, if nobody says otherwise.
+// (2026-11-27). The client's text counts: what is written in its place, such as 125 bytes for `\S`,
+// may be long but is not deeper. A thread has 8 MiB, if nobody says otherwise.
 constexpr size_t kStackForAByte = 2048;
 constexpr size_t kLeastStack = 8 << 20;
 constexpr size_t kTextForAnyStack = 2048;
@@ -44,11 +46,12 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   rule->observer_ = std::move(observer);
   rule->field_ = spec.field;
   const auto compile = [&] { rule->state_ = LlgState::Compile(*rule->vocabulary_, text, limits); };
-  if (text.text.size() <= kTextForAnyStack) {
+  const size_t client_text = TextBytes(spec);
+  if (client_text <= kTextForAnyStack) {
     compile();
   } else {
     ORCD_ASSIGN_OR_RETURN(rule->time_elsewhere_,
-                          CallWithStack(kLeastStack + kStackForAByte * text.text.size(), compile));
+                          CallWithStack(kLeastStack + kStackForAByte * client_text, compile));
   }
   LlgState& state = *rule->state_;
   if (state.HasFailed()) return RefusalOf(spec, state.error());
@@ -60,7 +63,7 @@ absl::StatusOr<std::shared_ptr<const LlgRule>> LlgRule::Compile(
   LlgWalk walk;
   if (has_first && !ahead->HasFailed()) walk = WalkAhead(*rule->vocabulary_, *ahead);
   if (walk.masks < kLeastMasks && ahead->HasFailed()) {
-    const absl::Status refusal = RefusalOf(spec, ahead->error());
+    absl::Status refusal = RefusalOf(spec, ahead->error());
     // Another second token may do where this one leads nowhere.
     if (walk.masks == 0 || GetErrorDetails(refusal).reason == "CONSTRAINT_TOO_LARGE")
       return refusal;

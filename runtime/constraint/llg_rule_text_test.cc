@@ -1,4 +1,6 @@
 // Rules as the constraint library understands them: which outputs they accept.
+#include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -290,6 +292,20 @@ TEST(LlgRuleTextTest, SchemasThatTheLibraryAloneMisreads) {
   unbounded.Complete({"\"the name\""});
 }
 
+// A property fulfils what applies to it in any reading of a name's pattern.
+TEST(LlgRuleTextTest, NamesByPatternsOfSeveralReadings) {
+  const Rule no_digit = Schema(R"({"patternProperties":{"^\\D$":{"type":"integer"}}})");
+  no_digit.Complete({R"({"7":"x"})", R"({"٣":1})", R"({"ab":"x"})"});
+  no_digit.Forbidden({R"({"٣":"x)", R"({"a":"x)"});
+  const Rule word = Schema(R"({"patternProperties":{"^\\w+$":{"type":"integer"}}})");
+  word.Complete({R"({"-":"x"})", R"({"é":1})"});
+  word.Forbidden({R"({"é":"x)"});
+  const Rule closed = Schema(R"({"properties":{"id":{}},"additionalProperties":false,
+                                 "patternProperties":{"^\\w+$":{"type":"integer"}}})");
+  closed.Complete({R"({"id":1,"a":1})"});
+  closed.Forbidden({R"({"id":"x)", R"({"é)", R"({"-)"});
+}
+
 // The library descends with references and groups.
 TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
   ConstraintLimits limits;
@@ -314,6 +330,27 @@ TEST(LlgRuleTextTest, DeepRulesHaveTheStack) {
       .Complete({"the"});
 }
 
+// In kB.
+int64_t MostAddressSpace() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    int64_t peak = 0;
+    if (word == "VmPeak:" && status >> peak) return peak;
+  }
+  return 0;
+}
+
+TEST(LlgRuleTextTest, StacksAreThoseOfTheClientsText) {
+  std::string pattern = "^";
+  for (int i = 0; i < 30'000; ++i) pattern += R"(\\S)";
+  const int64_t before = MostAddressSpace();
+  ASSERT_GT(before, 0);
+  const auto rule =
+      Compile({.rule = JsonSchemaRule{R"({"pattern":")" + pattern + "\"}"}, .start = {}});
+  EXPECT_EQ(GetErrorDetails(rule.status()).reason, "CONSTRAINT_TOO_LARGE") << rule.status();
+  EXPECT_LT(MostAddressSpace() - before, 2 << 20);
+}
+
 TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
   struct Case {
     const char* schema;
@@ -332,6 +369,8 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
        "f: /maxProperties: "},
       {R"({"patternProperties":{"a":{},"b":{}}})", "CONSTRAINT_UNSUPPORTED",
        "f: /patternProperties: "},
+      {R"({"patternProperties":{"^\\d+$":{"type":"integer"},"^[0-9]+$":{"maximum":5}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties: two of the patterns"},
       {R"x({"type":"string","pattern":"(?=a)"})x", "CONSTRAINT_UNSUPPORTED", "f: /pattern: "},
       {R"({"type":"string","pattern":"(a"})", "CONSTRAINT_INVALID",
        "f: /pattern: a group is not closed"},

@@ -27,10 +27,11 @@ class JsonVocabulary {
  public:
   JsonVocabulary() {
     for (const char* word :
-         {"true", "false", "null",  "name", "value", "{\"",  "\":", "\",",     "\"}",
-          "},",   " \"",   "  ",    "\n",   "the",   " the", "red", "reddish", "green",
-          "10",   "100",   "2024",  "-0",   "ab",    "abc",  "aa",  "aaaa",    "é",
-          "日本", "\\n",   "\\u00", "[]",   "{}",    "[{",   "}]"}) {
+         {"true",    "false", "null",   "name",    "value",   "{\"",   "\":",     "\",",
+          "\"}",     "},",    " \"",    "  ",      "\n",      "the",   " the",    "red",
+          "reddish", "green", "10",     "100",     "2024",    "-0",    "ab",      "abc",
+          "aa",      "aaaa",  "é",      "日本",    "\\n",     "\\u00", "[]",      "{}",
+          "[{",      "}]",    "\u2028", "a\u2028", "\u2029b", "a\x7f", "\x7f\x7f"}) {
       AddWord(word);
     }
     end = small_.Add("<|im_end|>", TokenType::kControl);

@@ -28,6 +28,13 @@ const uint8_t* BytesOf(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
 }
 
+// Null if there is none. Outside of a call, the program would abort if there is no memory for it.
+const char* TextOfError(OrcdMatcher* matcher) {
+  const char* text = nullptr;
+  CallLlg({}, [&] { text = orcd_matcher_error(matcher); });
+  return text;
+}
+
 void SetAllowed(std::vector<uint32_t>& words, int32_t token, bool allowed) {
   uint32_t& word = words[token / 32];
   const uint32_t bit = 1u << token % 32;
@@ -86,6 +93,7 @@ bool LlgState::ComputeMask(std::vector<uint32_t>& words) {
   if (!is_made || stop_ != LibraryStop::kNone) return false;
   // A rule that names an end id allows it where more must follow, too.
   const bool may_end = MayEnd();
+  if (stop_ != LibraryStop::kNone) return false;
   for (const int32_t end : tokenizer.eog_ids()) SetAllowed(words, end, may_end);
   words.back() |= ~TokensOfLastWord(vocab);
   return may_end || TokenMask{words}.AllowsAny(vocab);
@@ -124,10 +132,15 @@ bool LlgState::IsStopped() const {
   return stop_ != LibraryStop::kNone || orcd_matcher_is_stopped(matcher_.get());
 }
 
-bool LlgState::MayEnd() const { return IsStopped() || orcd_matcher_is_accepting(matcher_.get()); }
+bool LlgState::MayEnd() {
+  if (IsStopped()) return true;
+  bool may_end = false;
+  Call([&] { may_end = orcd_matcher_is_accepting(matcher_.get()); });
+  return may_end && stop_ == LibraryStop::kNone;
+}
 
 bool LlgState::HasFailed() const {
-  return stop_ != LibraryStop::kNone || orcd_matcher_error(matcher_.get()) != nullptr;
+  return stop_ != LibraryStop::kNone || TextOfError(matcher_.get()) != nullptr;
 }
 
 LibraryError LlgState::error() const {
@@ -136,7 +149,7 @@ LibraryError LlgState::error() const {
                         .most_held = static_cast<int64_t>(limits_.held_bytes),
                         .most_time = limits_.compile_time};
   if (stop_ != LibraryStop::kNone) return error;
-  const char* const text = orcd_matcher_error(matcher_.get());
+  const char* const text = TextOfError(matcher_.get());
   error.text = text == nullptr ? "no cause given" : text;
   // The library appends its state.
   error.text.resize(std::min(error.text.find("\n<"), error.text.size()));

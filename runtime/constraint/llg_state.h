@@ -52,8 +52,8 @@ class LlgState {
 
   // True if the output must end, or the state has failed.
   bool IsStopped() const;
-  // True if the output may end.
-  bool MayEnd() const;
+  // True if the output may end; false if the state fails meanwhile.
+  bool MayEnd();
 
   bool HasFailed() const;
   // Requires HasFailed().

@@ -29,6 +29,7 @@ constexpr const char* kSlices[] = {
     R"([^"\\\x00-\x1F\x7F\u2028\u2029]+)",
     nullptr,
 };
+constexpr const char* kNoSlices[] = {nullptr};
 
 // An output of JSON ends soonest if strings end where they can, and lists and objects then go on
 // once.
@@ -78,7 +79,7 @@ LlgVocabulary::LlgVocabulary(const Tokenizer& tokenizer)
 }
 
 absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
-    const Tokenizer& tokenizer) {
+    const Tokenizer& tokenizer, bool with_slices) {
   std::shared_ptr<LlgVocabulary> vocabulary(new LlgVocabulary(tokenizer));
   std::string bytes;
   std::vector<uint32_t> lengths;
@@ -104,7 +105,7 @@ absl::StatusOr<std::shared_ptr<const LlgVocabulary>> LlgVocabulary::Create(
   init.tokenize_assumes_string = true;
   init.tokenize_fn = Tokenise;
   init.tokenize_user_data = &vocabulary->canonical_;
-  init.slices = kSlices;
+  init.slices = with_slices ? kSlices : kNoSlices;
   char error[300] = "";
   vocabulary->tokenizer_of_library_.reset(llg_new_tokenizer_v2(&init, error, sizeof(error)));
   if (vocabulary->tokenizer_of_library_ == nullptr) {

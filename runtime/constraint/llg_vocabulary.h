@@ -19,9 +19,11 @@ namespace orcd {
 // tokens are never allowed.
 class LlgVocabulary {
  public:
-  // Takes a second and 80 MiB for 150,000 tokens. `tokenizer` must outlive the result.
+  // Takes a second and 80 MiB for 150,000 tokens. `tokenizer` must outlive the result. Without
+  // slices the library tries every token for a mask, which is slow.
   // kUnimplemented TOKENIZER_UNSUPPORTED if the library refuses the vocabulary.
-  static absl::StatusOr<std::shared_ptr<const LlgVocabulary>> Create(const Tokenizer& tokenizer);
+  static absl::StatusOr<std::shared_ptr<const LlgVocabulary>> Create(const Tokenizer& tokenizer,
+                                                                     bool with_slices = true);
 
   const LlgTokenizer* get() const { return tokenizer_of_library_.get(); }
   const OrcdTokens* tokens() const { return tokens_.get(); }
