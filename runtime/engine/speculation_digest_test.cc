@@ -292,7 +292,7 @@ TEST_F(SpeculationDigestTest, EveryDrafterGivesTheSameOutputs) {
     EXPECT_LT(mixed.right, mixed.drafts);
     EXPECT_GT(ngram.right, kDigestRequests);
     EXPECT_LT(ngram.right, ngram.drafts);
-    // Where guesses are right, requests may be over before others need their blocks.
+    // Requests whose guesses are right may be over before others need their blocks.
     EXPECT_GT(random.preemptions + right.preemptions + mixed.preemptions + ngram.preemptions, 0);
   }
 }
