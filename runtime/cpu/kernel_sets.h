@@ -11,6 +11,9 @@ extern const KernelTable kBaselineKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
+#if defined(__SANITIZE_THREAD__)
+extern const KernelTable kRaceCheckedKernels;
+#endif
 
 }  // namespace orcd::cpu
 

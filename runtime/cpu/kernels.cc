@@ -43,7 +43,13 @@ size_t CountUnsupported() {
 
 }  // namespace
 
-const KernelTable& BestKernels() { return *SupportedKernels().front(); }
+const KernelTable& BestKernels() {
+#if defined(__SANITIZE_THREAD__)
+  return kRaceCheckedKernels;
+#else
+  return *SupportedKernels().front();
+#endif
+}
 
 std::span<const KernelTable* const> SupportedKernels() {
   return std::span(kAllKernels).subspan(CountUnsupported());

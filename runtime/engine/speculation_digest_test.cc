@@ -258,7 +258,7 @@ class SpeculationDigestTest : public ::testing::Test {
 
   static constexpr int kContext = 160;
   // Hold a sequence of kContext tokens, and not five.
-  static constexpr int kCrowdBlocks = 40;
+  static constexpr int kCrowdBlocks = 24;
 
   std::shared_ptr<const Model> model_;
   const std::shared_ptr<KnownTexts> texts_ = std::make_shared<KnownTexts>();
