@@ -55,6 +55,7 @@
 #include "worker/fleet/orchestrator_address.h"
 #include "worker/fleet/registration.h"
 #include "worker/fleet/smg_link.h"
+#include "worker/host/end_in_time.h"
 #include "worker/host/exhaustion.h"
 #include "worker/host/model_dir.h"
 #include "worker/host/model_host.h"
@@ -81,6 +82,8 @@ constexpr absl::Duration kDeregisterGrace = absl::Seconds(2);
 // Time for which callers can still learn that the engine hangs before the worker ends.
 constexpr absl::Duration kStalledGrace = absl::Seconds(2);
 constexpr absl::Duration kExportGrace = absl::Seconds(2);
+// More than all of these together.
+constexpr unsigned kMaxStopSeconds = 15;
 // A signal repeated within this time is the same one: some supervisors send it to the process and
 // to its group.
 constexpr absl::Duration kSameSignal = absl::Milliseconds(100);
@@ -592,6 +595,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     host.Drain();
     if (!publisher.AwaitDrained()) code = ExitCode::kFault;
   }
+  EndInTime(kMaxStopSeconds, code);
   publisher.set_registration(nullptr);
   if (registration != nullptr) registration->Stop(kDeregisterGrace);
   health.Shutdown();
