@@ -54,25 +54,17 @@ float Dot(TensorType type, const std::byte* weights, const float* x, int64_t col
   return Unchecked().dot(type, weights, x, cols);
 }
 
-void CheckAttend(const AttendArgs& args, size_t value_bytes) {
+template <typename Value, auto KernelTable::*kAttend>
+void Attend(const AttendArgs& args) {
   ReadsFloats(args.q, int64_t{args.heads} * args.head_dim);
   for (int group = 0; group < args.groups; ++group) {
-    Reads(args.keys[group], kKvGroup * args.head_dim * value_bytes);
-    Reads(args.values[group], kKvGroup * args.padded_head_dim * value_bytes);
+    Reads(args.keys[group], kKvGroup * args.head_dim * sizeof(Value));
+    Reads(args.values[group], kKvGroup * args.padded_head_dim * sizeof(Value));
   }
   WritesFloats(args.max, args.heads);
   WritesFloats(args.sum, args.heads);
   WritesFloats(args.out, int64_t{args.heads} * args.padded_head_dim);
-}
-
-void AttendF16(const AttendArgs& args) {
-  CheckAttend(args, sizeof(uint16_t));
-  Unchecked().attend_f16(args);
-}
-
-void AttendF32(const AttendArgs& args) {
-  CheckAttend(args, sizeof(float));
-  Unchecked().attend_f32(args);
+  (Unchecked().*kAttend)(args);
 }
 
 template <auto KernelTable::*kActivation>
@@ -89,8 +81,8 @@ const KernelTable kRaceCheckedKernels = {
     .dequantize = Dequantize,
     .multiply = Multiply,
     .dot = Dot,
-    .attend_f16 = AttendF16,
-    .attend_f32 = AttendF32,
+    .attend_f16 = Attend<uint16_t, &KernelTable::attend_f16>,
+    .attend_f32 = Attend<float, &KernelTable::attend_f32>,
     .silu_multiply = Activate<&KernelTable::silu_multiply>,
     .gelu_multiply = Activate<&KernelTable::gelu_multiply>,
     .clamped_swiglu_multiply = Activate<&KernelTable::clamped_swiglu_multiply>,
