@@ -35,12 +35,14 @@ constexpr bool AttentionTakesBlocks(int block_tokens) {
 }
 
 // The keys that a query sees, and their weights (LayerSpec): with s = score_scale * (q . k), a key
-// weighs e^s or, if score_softcap is above 0, e^(score_softcap * tanh(s / score_softcap)).
+// weighs e^s or, if score_softcap is above 0, e^(score_softcap * tanh(s / score_softcap)). The sink
+// of a query's head, if it has one, weighs e^sink and has a value of zero.
 struct AttentionRule {
   float score_scale = 0;
   float score_softcap = 0;
   // Number of positions that a query attends to, its own the last; 0: all up to its own.
   int window = 0;
+  const float* sinks = nullptr;  // [heads]; null: none
 };
 
 // True of the rule that kernels have code of their own for: heads of 64 or 128 values, and the
@@ -48,7 +50,7 @@ struct AttentionRule {
 constexpr bool IsPlain(const AttentionRule& rule, int head_dim) {
   const float square = rule.score_scale * rule.score_scale * static_cast<float>(head_dim);
   return (head_dim == 64 || head_dim == 128) && rule.score_scale > 0 && square > 1 - 1e-6f &&
-         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0;
+         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0 && rule.sinks == nullptr;
 }
 
 // First position that a query at `position` sees.

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/sample.h"
 
@@ -69,6 +70,11 @@ struct KernelSet {
   // matrix.
   cudaError_t (*dequantise)(const Product& product, int first_tile, int tiles, uint8_t* out,
                             cudaStream_t stream);
+
+  // Products of experts, of formats that expert_gemm_takes.
+  cudaError_t (*expert_gemm)(const ExpertMatmulArgs& args, const DeviceTraits& device,
+                             cudaStream_t stream);
+  bool (*expert_gemm_takes)(TileFormat format);
 
   cudaError_t (*decode_attention)(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);

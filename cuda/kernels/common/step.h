@@ -140,6 +140,8 @@ struct NormArgs {
   const int32_t* rows = nullptr;
   // Null data: the residual is updated and nothing more.
   Activations out = {};
+  // Null, or `out` in F32, not rounded to F16, [tokens, hidden]: the input of a router.
+  float* out_f32 = nullptr;
   // Null, or the branches as they are added, before residual_scale, F32 [tokens, hidden]; for taps.
   float* branch = nullptr;
 };
@@ -148,7 +150,8 @@ struct NormArgs {
 // input in no other way, and the columns of no other width than a multiple of kActivationCols.
 constexpr bool IsPlain(const NormArgs& norm) {
   return norm.bias == nullptr && norm.post_norm == nullptr && norm.residual_scale == 1 &&
-         norm.weight != nullptr && norm.kind == NormKind::kRms && norm.branch == nullptr;
+         norm.weight != nullptr && norm.kind == NormKind::kRms && norm.out_f32 == nullptr &&
+         norm.branch == nullptr;
 }
 constexpr bool ProductsNormalise(const NormArgs& norm) {
   return IsPlain(norm) && norm.hidden % kActivationCols == 0;
