@@ -516,7 +516,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.partials_tokens = products_tokens_;
   }
   const bool decodes = step.shape.decode && step.tap == nullptr;
-  const bool makes_rows = decodes && DecodeMakesRows(qkv);
+  const bool makes_rows = decodes && !step.shape.drafts && DecodeMakesRows(qkv);
   if (!makes_rows && !RopeEpilogues(step, plan)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
   ORCD_RETURN_IF_ERROR(ClearPadding(step, attended_, layer_.q_size()));
   if (decodes) {
@@ -526,6 +526,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                    .qkv = qkv,
                                    .q = makes_rows ? nullptr : buffers_.q,
                                    .q_lo = makes_rows ? nullptr : buffers_.q_lo,
+                                   .sees_step = step.shape.drafts,
                                    .rule = plan.rule,
                                    .kv = CacheOf(plan),
                                    .not_finite = buffers_.not_finite,

@@ -25,8 +25,10 @@ struct StepShape {
   int tokens = 0;
   int sequences = 0;
   int logit_rows = 0;
-  // True if every sequence runs one token.
+  // True if every entry of SequenceEntry runs one token.
   bool decode = false;
+  // True if entries may see each other's keys, as a draft sees those of the tokens before it.
+  bool drafts = false;
   // Decode step: blocks that share a sequence's keys. Any other step: tiles of queries.
   int key_splits = 1;
   int query_tiles = 0;
@@ -35,6 +37,7 @@ struct StepShape {
 // Upper bounds on the steps that a Forward can run.
 struct ForwardLimits {
   int max_tokens = 0;
+  // Sequences of a step, of which each draft is one (WriteTables), and slots of their state.
   int max_seqs = 0;
   // Key tiles of all sequences of a step together, if several blocks share a sequence's keys.
   int max_key_tiles = 0;

@@ -269,8 +269,10 @@ struct BackendInfo {
   bool late_masks = false;
   // True if StepSequence::targets are computed.
   bool prompt_logprobs = false;
-  // Most drafts of a sequence in a step; 0: none can be verified.
+  // Most drafts of a sequence in a step (0: none can be verified), and of all sequences together
+  // (0: as many as its tokens allow).
   int max_drafts = 0;
+  int max_step_drafts = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;

@@ -39,6 +39,7 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
   }
   used_.assign(used_.size(), false);
   int64_t rows = 0;
+  size_t drafts = 0;
   size_t blocks = 0;
   for (const StepSequence& seq : batch.seqs) {
     ORCD_RETURN_IF_ERROR(CheckSequence(seq));
@@ -47,6 +48,7 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
     }
     used_[seq.slot] = true;
     rows += RowsOf(seq);
+    drafts += seq.drafts.size();
     blocks += seq.blocks.size();
   }
   if (blocks > static_cast<size_t>(info_.kv_blocks)) {
@@ -56,6 +58,10 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
   if (rows > info_.max_step_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", rows, " tokens, at most ", info_.max_step_tokens, " fit"));
+  }
+  if (info_.max_step_drafts > 0 && drafts > static_cast<size_t>(info_.max_step_drafts)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", drafts, " drafts, at most ", info_.max_step_drafts, " fit"));
   }
   ++launched_;
   for (const StepSequence& seq : batch.seqs) {

@@ -47,6 +47,7 @@ void Scheduler::PlanGuesses(InFlight& step) {
     guessing_.push_back(sequence);
   }
   int room = backend_.max_step_tokens - drawing;
+  if (backend_.max_step_drafts > 0) room = std::min(room, backend_.max_step_drafts);
   // Each draft would take the place of a prompt's token, which is certain to be of use.
   if (candidates_.empty() || has_prompts || room <= 0) return;
   if (options_.fixed_drafts == 0) {

@@ -76,6 +76,9 @@ struct DecodeAttentionArgs {
   // cache (RopeArgs), and of `qkv` only query_split and the shape count.
   const __half* q = nullptr;
   const __half* q_lo = nullptr;
+  // True if a query may see keys of other tokens of this step (drafts), which LaunchRope has made:
+  // then no key is read before the kernel before has ended. Requires `q`.
+  bool sees_step = false;
   AttentionRule rule = {};
   KvCacheView kv = {};
   int32_t* not_finite = nullptr;  // See RopeArgs.

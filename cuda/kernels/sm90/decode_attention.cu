@@ -10,7 +10,9 @@ cudaError_t sm90::PrepareDecodeAttentionKernels() {
 
 cudaError_t sm90::LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                         cudaStream_t stream) {
-  if (args.q == nullptr && !DecodeMakesRows(args.qkv)) return cudaErrorInvalidValue;
+  if (args.q == nullptr && (args.sees_step || !DecodeMakesRows(args.qkv))) {
+    return cudaErrorInvalidValue;
+  }
   const int head_dim = args.qkv.head_dim;
   if (args.q == nullptr && IsPlain(args.qkv) && IsPlain(args.rule, head_dim)) {
     return decode::LaunchPlain(args, device.sms, stream);

@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
 
   LaunchDependents();
   // The tables were written before the step's first kernel, and so was the cache except for one
-  // row.
+  // row, unless args.sees_step.
   Work<kPlain> work;
   if (!work.Find(args.step, args.rule)) return;
   const bool split = args.key_splits > 1 && work.tiles - work.begin > kTilesOfOneBlock;
@@ -497,6 +497,7 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
   if (copies) {
     shared.ring.Init(kWarps);
     __syncwarp();
+    if (!kPlain && args.sees_step) WaitForDependency();
     copier.Run(Copier::kAtOnce);
   } else {
     PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
