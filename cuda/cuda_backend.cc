@@ -51,12 +51,15 @@ using cuda::TablesInUse;
 // step that ends sooner.
 constexpr absl::Duration kLooksBeforeBlocking = absl::Microseconds(50);
 
+// Drafts pay in small steps only, so larger ones with drafts have no graphs.
+constexpr int kMostSequencesOfDraftGraphs = 64;
+
 // CUDA graphs of a decode step of one shape, one for each set of tables that it may read.
 struct StepGraph {
   StepShape shape;
   Graph whole[kMaxInFlight];
-  // Without the sampler, for steps whose masks follow. It is a graph of its own, so that other
-  // steps keep the overlap of the sampler's launch with the head.
+  // Without the sampler, for steps without drafts whose masks follow. It is a graph of its own, so
+  // that other steps keep the overlap of the sampler's launch with the head.
   Graph up_to_logits[kMaxInFlight];
 };
 
@@ -75,7 +78,7 @@ struct Parts {
   PinnedMemory host_tables[kMaxInFlight];
   Event copied[kMaxInFlight];
   Event done[kMaxInFlight];
-  // [step in flight][max_seqs]
+  // [step in flight][sequences and drafts]
   PinnedMemory results;
   // [step in flight][max_seqs], copy of ForwardBuffers::not_finite after a step in which some
   // sequence drew nothing.
@@ -85,8 +88,9 @@ struct Parts {
   Stream stream;
   // Copies a step's tables while the step before computes.
   Stream copies;
-  // In ascending order of sequences.
+  // In ascending order of sequences: those of steps without drafts, and of steps with drafts.
   std::vector<StepGraph> graphs;
+  std::vector<StepGraph> draft_graphs;
 
   int32_t* host_not_finite(int turn) const {
     return reinterpret_cast<int32_t*>(not_finite.data()) + turn * plan.options.max_seqs;
@@ -102,6 +106,9 @@ struct Pending {
   struct Part {
     int32_t slot;
     bool sample;
+    // Range in Pending::drafts.
+    size_t first_draft;
+    size_t drafts;
   };
   int turn = 0;
   uint32_t number = 0;
@@ -112,9 +119,10 @@ struct Pending {
   int masks = 0;
   // In the order of the batch.
   std::vector<Part> parts;
+  std::vector<int32_t> drafts;
 
   // True if every sequence draws, and its DrawResult says whether it is finite.
-  bool all_sample() const { return rows == static_cast<int>(parts.size()); }
+  bool all_sample() const { return rows == static_cast<int>(parts.size() + drafts.size()); }
 };
 
 class CudaBackend : public Backend {
@@ -187,16 +195,26 @@ absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn, b
   return graph;
 }
 
-absl::Status CaptureGraphs(Parts& p) {
-  for (const int sequences : cuda::DecodeBuckets(p.plan.options.max_seqs)) {
-    StepGraph& graph = p.graphs.emplace_back();
-    graph.shape = cuda::DecodeShape(sequences, p.model->spec().layers[0]);
+// Captures the graphs of up to `most` sequences, or sequences and drafts.
+absl::Status CaptureGraphs(Parts& p, int most, bool drafts, std::vector<StepGraph>& graphs) {
+  for (const int sequences : cuda::DecodeBuckets(most)) {
+    StepGraph& graph = graphs.emplace_back();
+    graph.shape = cuda::DecodeShape(sequences, p.model->spec().layers[0], drafts);
     for (int turn = 0; turn < kMaxInFlight; ++turn) {
       ORCD_ASSIGN_OR_RETURN(graph.whole[turn], CaptureGraph(p, graph.shape, turn, true));
+      if (drafts) continue;
       ORCD_ASSIGN_OR_RETURN(graph.up_to_logits[turn], CaptureGraph(p, graph.shape, turn, false));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CaptureAllGraphs(Parts& p) {
+  ORCD_RETURN_IF_ERROR(CaptureGraphs(p, p.plan.options.max_seqs, /*drafts=*/false, p.graphs));
+  if (p.plan.max_step_drafts == 0) return absl::OkStatus();
+  const int most =
+      std::min({kMostSequencesOfDraftGraphs, p.plan.step.max_seqs, p.plan.step.max_tokens});
+  return CaptureGraphs(p, most, /*drafts=*/true, p.draft_graphs);
 }
 
 // Copies a part of the host's tables of the step in flight `turn` to its place on the GPU.
@@ -238,6 +256,15 @@ TableLayout HostTables(Parts& p, const Pending& pending) {
   return {pending.shape, p.plan.step, p.host_tables[pending.turn].data()};
 }
 
+SampledToken SampleOf(const DrawResult& draw) {
+  SampledToken sample = {
+      .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = draw.finite != 0};
+  for (int i = 0; i < draw.top_count; ++i) {
+    sample.top.push_back({draw.top_tokens[i], draw.top_logprobs[i]});
+  }
+  return sample;
+}
+
 CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
     : parts_(std::move(parts)), slots_(parts_->plan.options.max_seqs) {
   const Parts& p = *parts_;
@@ -254,6 +281,8 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.window_blocks = p.kv_views.windows.blocks;
   info_.max_in_flight = kMaxInFlight;
   info_.late_masks = true;
+  info_.max_drafts = std::min(cuda::kMaxDrafts, p.plan.max_step_drafts);
+  info_.max_step_drafts = p.plan.max_step_drafts;
   info_.max_context = p.plan.forward.context_length;
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
@@ -268,14 +297,19 @@ CudaBackend::~CudaBackend() {
 
 const StepGraph* CudaBackend::FindGraph(const StepBatch& batch) const {
   if (batch.tap != nullptr) return nullptr;
+  size_t drafts = 0;
+  bool masks_follow = false;
   for (const StepSequence& seq : batch.seqs) {
     if (seq.tokens.size() != 1 || !seq.sample) return nullptr;
+    drafts += seq.drafts.size();
+    masks_follow = masks_follow || seq.mask_follows;
   }
-  const auto graph =
-      std::find_if(parts_->graphs.begin(), parts_->graphs.end(), [&](const auto& candidate) {
-        return static_cast<size_t>(candidate.shape.sequences) >= batch.seqs.size();
-      });
-  return graph == parts_->graphs.end() ? nullptr : &*graph;
+  if (drafts > 0 && masks_follow) return nullptr;
+  const std::vector<StepGraph>& graphs = drafts > 0 ? parts_->draft_graphs : parts_->graphs;
+  const auto graph = std::find_if(graphs.begin(), graphs.end(), [&](const auto& candidate) {
+    return static_cast<size_t>(candidate.shape.sequences) >= batch.seqs.size() + drafts;
+  });
+  return graph == graphs.end() ? nullptr : &*graph;
 }
 
 absl::Status CudaBackend::Launch(const StepBatch& batch) {
@@ -292,8 +326,12 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     if (seq.start_params != nullptr) {
       slots_[seq.slot] = {.params = *seq.start_params, .prompt_tokens = seq.start_prompt_tokens};
     }
-    pending.rows += seq.sample ? 1 : 0;
-    pending.parts.push_back({seq.slot, seq.sample});
+    pending.rows += seq.sample ? 1 + static_cast<int>(seq.drafts.size()) : 0;
+    pending.parts.push_back({.slot = seq.slot,
+                             .sample = seq.sample,
+                             .first_draft = pending.drafts.size(),
+                             .drafts = seq.drafts.size()});
+    pending.drafts.insert(pending.drafts.end(), seq.drafts.begin(), seq.drafts.end());
   }
   const LayerSpec& layer = p.model->spec().layers[0];
   const auto* const graph = FindGraph(batch);
@@ -301,7 +339,10 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   const TableLayout host = HostTables(p, pending);
   const TablesInUse used = cuda::WriteTables(
       batch, layer, p.plan.options.block_tokens, slots_, pending.shape,
-      {.number = pending.number, .first_result = pending.turn * p.plan.options.max_seqs}, host);
+      {.number = pending.number, .first_result = pending.turn * p.plan.step.max_seqs}, host);
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.sample) slots_[seq.slot].last_drawn = kPreviousSample;
+  }
   pending.masks = used.masks;
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
   const bool draws = used.masks_to_follow == 0;
@@ -346,9 +387,9 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
-  const std::span<const DrawResult> drawn(reinterpret_cast<const DrawResult*>(p.results.data()) +
-                                              pending.turn * p.plan.options.max_seqs,
-                                          pending.rows);
+  const std::span<const DrawResult> drawn(
+      reinterpret_cast<const DrawResult*>(p.results.data()) + pending.turn * p.plan.step.max_seqs,
+      pending.rows);
   ORCD_RETURN_IF_ERROR(WaitFor(pending, drawn));
   std::atomic_thread_fence(std::memory_order_acquire);
   StepResult result;
@@ -358,13 +399,16 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
       given.finite = p.host_not_finite(pending.turn)[part.slot] == 0;
       continue;
     }
-    const DrawResult& draw = drawn[row++];
-    given.finite = draw.finite != 0;
-    SampledToken& sample = given.samples.emplace_back(SampledToken{
-        .token = draw.token, .logprob = draw.logprob, .top = {}, .finite = given.finite});
-    for (int i = 0; i < draw.top_count; ++i) {
-      sample.top.push_back({draw.top_tokens[i], draw.top_logprobs[i]});
+    const std::span<const DrawResult> draws = drawn.subspan(row, 1 + part.drafts);
+    row += draws.size();
+    given.finite = draws[0].finite != 0;
+    given.samples.push_back(SampleOf(draws[0]));
+    for (size_t i = 0; i < part.drafts; ++i) {
+      const DrawResult& next = draws[i + 1];
+      if (draws[i].token != pending.drafts[part.first_draft + i] || next.finite == 0) break;
+      given.samples.push_back(SampleOf(next));
     }
+    if (part.drafts > 0) slots_[part.slot].last_drawn = given.samples.back().token;
   }
   return result;
 }
@@ -464,7 +508,7 @@ absl::Status AllocateWorkspace(Parts& p) {
     ORCD_ASSIGN_OR_RETURN(
         p.done[i], CreateEvent(options.wait == WaitMode::kBlock ? cudaEventBlockingSync : 0));
   }
-  const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * options.max_seqs;
+  const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * p.plan.step.max_seqs;
   ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));
   std::fill_n(p.results.data(), results_bytes, uint8_t{0});
   ORCD_ASSIGN_OR_RETURN(p.not_finite,
@@ -499,7 +543,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.kv.data(), 0, p.kv.size()), "clearing the KV cache");
   p.kv_views = CachesAt(p.kv.data(), spec, p.plan);
   p.forward.emplace(spec, p.weights, *p.buffers, p.kv_views, p.device);
-  ORCD_RETURN_IF_ERROR(CaptureGraphs(p));
+  ORCD_RETURN_IF_ERROR(CaptureAllGraphs(p));
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
   return std::make_unique<CudaBackend>(std::move(parts));
 }

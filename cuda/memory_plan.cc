@@ -108,6 +108,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   if (plan.options.max_step_tokens == 0) {
     plan.options.max_step_tokens = std::max(kDefaultStepTokens, options.max_seqs);
   }
+  plan.max_step_drafts =
+      std::min({kMaxStepDrafts, kMaxDrafts * options.max_seqs, plan.options.max_step_tokens - 1});
   plan.weights_bytes = weights.planned_bytes();
   plan.staging_bytes = weights.staging_bytes();
   const KvLayout layout(spec.layers);
@@ -118,6 +120,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   // Tables and workspace grow a little with the number of blocks, so set_kv computes them for its
   // number.
   const int most_context = ContextOf(spec, options);
+  // Each draft is a sequence of its step.
+  const int sequences = options.max_seqs + plan.max_step_drafts;
   const int64_t most_blocks = BlocksOfAllSequences(spec, options);
   const auto set_kv = [&](int64_t bytes, int64_t at_most) {
     plan.kv = PlanKv(spec, plan.options, block_bytes, std::max<int64_t>(bytes, 0));
@@ -126,13 +130,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
     // No sequence is longer than the cache.
     const int context = static_cast<int>(std::min<int64_t>(most_context, kv_tokens));
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
-                    .max_seqs = options.max_seqs,
-                    .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], options.max_seqs, context),
+                    .max_seqs = sequences,
+                    .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], sequences, context),
                     .context_length = context,
                     .kv_tokens = kv_tokens};
     const int64_t max_blocks = std::min(most_blocks, plan.kv.blocks);
     plan.step = {.max_tokens = plan.options.max_step_tokens,
-                 .max_seqs = options.max_seqs,
+                 .max_seqs = sequences,
                  .max_blocks = max_blocks,
                  .max_window_blocks = block_bytes.window > 0 ? max_blocks : 0,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
@@ -143,22 +147,25 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
 
   const bool chosen_here = options.kv_cache_bytes == 0;
   int64_t kv_bytes = options.kv_cache_bytes;
+  // What the caller reserves is not free.
+  const uint64_t reserved = chosen_here ? static_cast<uint64_t>(options.reserved_bytes) : 0;
+  const uint64_t free_bytes = device.free_bytes - std::min(device.free_bytes, reserved);
   if (chosen_here) {
     set_kv(0, 0);
     const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
-    if (taken >= device.free_bytes) {
+    if (taken >= free_bytes) {
       set_kv(block_bytes.whole + block_bytes.window, 1);
       return DoesNotFit(plan, device);
     }
     const double fraction =
         options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
-    kv_bytes = static_cast<int64_t>(static_cast<double>(device.free_bytes - taken) * fraction);
+    kv_bytes = static_cast<int64_t>(static_cast<double>(free_bytes - taken) * fraction);
     set_kv(kv_bytes, most_blocks);
     // The workspace grows with the blocks. Fewer blocks leave free the share of memory that
     // `fraction` does not grant.
     while (plan.kv.blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
                                          static_cast<double>(plan.kv_bytes()) / fraction >
-                                     static_cast<double>(device.free_bytes)) {
+                                     static_cast<double>(free_bytes)) {
       set_kv(plan.kv.bytes() - (plan.kv.blocks / 64 + 1) * block_bytes.whole, most_blocks);
     }
   } else {

@@ -17,11 +17,18 @@
 
 namespace orcd::cuda {
 
+// Most drafts of a sequence in a step, and of all together: with more tokens, a step takes longer
+// than the drafts are worth.
+inline constexpr int kMaxDrafts = 16;
+inline constexpr int kMaxStepDrafts = 64;
+
 struct MemoryPlan {
   // The options asked for, with max_step_tokens chosen if it was 0.
   BackendOptions options;
   ForwardLimits forward;
   StepLimits step;
+  // BackendInfo::max_step_drafts; 0: there are no drafts.
+  int max_step_drafts = 0;
 
   uint64_t weights_bytes = 0;
   // Activations, and the tables of steps.

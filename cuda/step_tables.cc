@@ -4,6 +4,7 @@
 
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/attention.h"
+#include "runtime/backend/drafts.h"
 #include "runtime/sampling/exact_exp.h"
 
 namespace orcd::cuda {
@@ -17,11 +18,12 @@ int QueryTiles(int tokens, const LayerSpec& layer) {
   return (tokens * (layer.heads / layer.kv_heads) + kQueryRows - 1) / kQueryRows;
 }
 
-DrawEntry DrawOf(const StepSequence& seq, int32_t sequence, const SlotState& state) {
+// The draw of a sequence with the parameters of `state`.
+DrawEntry DrawOf(const SequenceEntry& entry, int32_t sequence, const SlotState& state) {
   const SamplingParams& params = state.params;
   return {.sequence = sequence,
-          .slot = seq.slot,
-          .position = seq.start_position + static_cast<int32_t>(seq.tokens.size()),
+          .slot = entry.slot,
+          .position = entry.first_position + entry.tokens,
           .octave_scale = params.greedy() ? 0 : OctaveScale(params.temperature),
           .top_k = params.top_k,
           .typical_p = params.typical_p,
@@ -85,12 +87,13 @@ std::vector<int> DecodeBuckets(int max_seqs) {
   return buckets;
 }
 
-StepShape DecodeShape(int sequences, const LayerSpec& layer) {
+StepShape DecodeShape(int sequences, const LayerSpec& layer, bool drafts) {
   return {
       .tokens = sequences,
       .sequences = sequences,
       .logit_rows = sequences,
       .decode = true,
+      .drafts = drafts,
       .key_splits = std::clamp(kAttentionBlocks / (sequences * layer.kv_heads), 1, kMaxKeySplits)};
 }
 
@@ -104,82 +107,150 @@ StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer) {
   StepShape shape;
   for (const StepSequence& seq : batch.seqs) {
     const int tokens = static_cast<int>(seq.tokens.size());
-    shape.tokens += tokens;
-    shape.sequences += 1;
-    shape.logit_rows += seq.sample ? 1 : 0;
-    shape.query_tiles += QueryTiles(tokens, layer);
+    const int drafts = static_cast<int>(seq.drafts.size());
+    shape.tokens += tokens + drafts;
+    shape.sequences += 1 + drafts;
+    shape.logit_rows += seq.sample ? 1 + drafts : 0;
+    shape.query_tiles += QueryTiles(tokens, layer) + drafts * QueryTiles(1, layer);
   }
   return shape;
 }
+
+namespace {
+
+// Fills a step's tables, entry after entry.
+class TableWriter {
+ public:
+  TableWriter(const LayerSpec& layer, int block_tokens, const std::vector<SlotState>& slots,
+              const StepName& name, const TableLayout& host)
+      : layer_(layer), block_tokens_(block_tokens), slots_(slots), name_(name), host_(host) {
+    draft_slot_ = static_cast<int>(slots.size());
+  }
+
+  void Add(const StepSequence& seq, TablesInUse& used) {
+    const SlotState& state = slots_[seq.slot];
+    const int first_block = AddBlocks(seq);
+    const int first_bias = biases_;
+    AddEntry(seq.slot, seq.start_params != nullptr, seq.tokens, seq.start_position, first_block,
+             state.last_drawn);
+    if (!seq.sample) return;
+    for (const auto& [token, bias] : state.params.logit_bias) {
+      host_.biases[biases_++] = {token, bias};
+    }
+    AddDraw(state, first_bias, seq.mask);
+    if (seq.mask_follows) host_.draws[rows_ - 1].mask = used.masks + used.masks_to_follow++;
+    const int32_t after = seq.start_position + static_cast<int32_t>(seq.tokens.size());
+    for (size_t i = 0; i < seq.drafts.size(); ++i) {
+      // Starts, so that a draft whose keys are not finite leaves no trace in the slot.
+      AddEntry(draft_slot_++, /*starts=*/true, seq.drafts.subspan(i, 1),
+               after + static_cast<int32_t>(i), first_block, kPreviousSample);
+      AddDraw(state, first_bias, seq.draft_masks[i]);
+    }
+  }
+
+  // Marks the entries of `shape` behind those that were added as unused.
+  void Pad(const StepShape& shape) {
+    for (int i = tokens_; i < shape.tokens; ++i) {
+      host_.tokens[i] = {.id = 0, .sequence = -1, .position = 0};
+    }
+    for (int i = sequences_; i < shape.sequences; ++i) host_.sequences[i] = {};
+    for (int i = rows_; i < shape.logit_rows; ++i) {
+      host_.draws[i] = {};
+      host_.draws[i].slot = -1;
+      host_.logit_tokens[i] = 0;
+    }
+  }
+
+  // Bytes in use of the tables before the masks.
+  size_t bytes() const {
+    const int32_t* const last = host_.window_blocks != nullptr ? host_.window_blocks : host_.blocks;
+    const auto* const end = biases_ > 0 ? reinterpret_cast<const uint8_t*>(host_.biases + biases_)
+                                        : reinterpret_cast<const uint8_t*>(last + blocks_);
+    return static_cast<size_t>(end - reinterpret_cast<const uint8_t*>(host_.tokens));
+  }
+
+ private:
+  // Returns the index of the first block.
+  int AddBlocks(const StepSequence& seq) {
+    const auto end = static_cast<int>(seq.start_position + RowsOf(seq));
+    const int used_blocks = (end + block_tokens_ - 1) / block_tokens_;
+    std::copy_n(seq.blocks.begin(), used_blocks, host_.blocks + blocks_);
+    if (host_.window_blocks != nullptr) {
+      std::copy_n(seq.window_blocks.begin(), used_blocks, host_.window_blocks + blocks_);
+    }
+    blocks_ += used_blocks;
+    return blocks_ - used_blocks;
+  }
+
+  // `previous`: what kPreviousSample stands for.
+  void AddEntry(int32_t slot, bool starts, std::span<const int32_t> ids, int32_t position,
+                int first_block, int32_t previous) {
+    const int count = static_cast<int>(ids.size());
+    host_.sequences[sequences_] = {.slot = slot,
+                                   .starts = starts ? 1 : 0,
+                                   .first_token = tokens_,
+                                   .tokens = count,
+                                   .first_position = position,
+                                   .first_block = first_block,
+                                   .first_query_tile = query_tiles_,
+                                   .first_key_tile = key_tiles_};
+    for (int i = 0; i < count; ++i) {
+      host_.tokens[tokens_++] = {.id = ids[i] == kPreviousSample ? previous : ids[i],
+                                 .sequence = sequences_,
+                                 .position = position + i};
+    }
+    ++sequences_;
+    query_tiles_ += QueryTiles(count, layer_);
+    key_tiles_ += KeyTiles(position + count);
+  }
+
+  // Adds the draw after the last entry.
+  void AddDraw(const SlotState& state, int first_bias, const TokenMask& mask) {
+    const int sequence = sequences_ - 1;
+    DrawEntry& draw = host_.draws[rows_];
+    draw = DrawOf(host_.sequences[sequence], sequence, state);
+    draw.first_bias = first_bias;
+    draw.result = name_.first_result + rows_;
+    draw.step = name_.number;
+    if (!mask.empty()) {
+      draw.mask = masks_++;
+      WriteMasks({&mask, 1}, draw.mask, host_);
+    }
+    host_.logit_tokens[rows_++] = tokens_ - 1;
+  }
+
+  const LayerSpec& layer_;
+  const int block_tokens_;
+  const std::vector<SlotState>& slots_;
+  const StepName name_;
+  const TableLayout& host_;
+  int draft_slot_;
+  int tokens_ = 0;
+  int sequences_ = 0;
+  int rows_ = 0;
+  int blocks_ = 0;
+  int query_tiles_ = 0;
+  int key_tiles_ = 0;
+  int biases_ = 0;
+  int masks_ = 0;
+};
+
+}  // namespace
 
 TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
                         const std::vector<SlotState>& slots, const StepShape& shape,
                         const StepName& name, const TableLayout& host) {
   TablesInUse used;
-  used.masks = static_cast<int>(std::ranges::count_if(
-      batch.seqs, [](const StepSequence& seq) { return seq.sample && !seq.mask.empty(); }));
-  int tokens = 0;
-  int sequences = 0;
-  int rows = 0;
-  int blocks = 0;
-  int query_tiles = 0;
-  int key_tiles = 0;
-  int biases = 0;
-  int masks = 0;
+  const auto is_mask = [](const TokenMask& mask) { return !mask.empty(); };
   for (const StepSequence& seq : batch.seqs) {
-    const int count = static_cast<int>(seq.tokens.size());
-    const int end = seq.start_position + count;
-    host.sequences[sequences] = {.slot = seq.slot,
-                                 .starts = seq.start_params != nullptr ? 1 : 0,
-                                 .first_token = tokens,
-                                 .tokens = count,
-                                 .first_position = seq.start_position,
-                                 .first_block = blocks,
-                                 .first_query_tile = query_tiles,
-                                 .first_key_tile = key_tiles};
-    for (int i = 0; i < count; ++i) {
-      host.tokens[tokens + i] = {
-          .id = seq.tokens[i], .sequence = sequences, .position = seq.start_position + i};
-    }
-    const int used_blocks = (end + block_tokens - 1) / block_tokens;
-    std::copy_n(seq.blocks.begin(), used_blocks, host.blocks + blocks);
-    if (host.window_blocks != nullptr) {
-      std::copy_n(seq.window_blocks.begin(), used_blocks, host.window_blocks + blocks);
-    }
-    if (seq.sample) {
-      const SamplingParams& params = slots[seq.slot].params;
-      DrawEntry& draw = host.draws[rows];
-      draw = DrawOf(seq, sequences, slots[seq.slot]);
-      draw.first_bias = biases;
-      draw.result = name.first_result + rows;
-      draw.step = name.number;
-      for (const auto& [token, bias] : params.logit_bias) host.biases[biases++] = {token, bias};
-      if (seq.mask_follows) {
-        draw.mask = used.masks + used.masks_to_follow++;
-      } else if (!seq.mask.empty()) {
-        draw.mask = masks++;
-        WriteMasks({&seq.mask, 1}, draw.mask, host);
-      }
-      host.logit_tokens[rows++] = tokens + count - 1;
-    }
-    tokens += count;
-    ++sequences;
-    blocks += used_blocks;
-    query_tiles += QueryTiles(count, layer);
-    key_tiles += KeyTiles(end);
+    if (!seq.sample) continue;
+    used.masks += (is_mask(seq.mask) ? 1 : 0) +
+                  static_cast<int>(std::ranges::count_if(seq.draft_masks, is_mask));
   }
-  for (int i = tokens; i < shape.tokens; ++i)
-    host.tokens[i] = {.id = 0, .sequence = -1, .position = 0};
-  for (int i = sequences; i < shape.sequences; ++i) host.sequences[i] = {};
-  for (int i = rows; i < shape.logit_rows; ++i) {
-    host.draws[i] = {};
-    host.draws[i].slot = -1;
-    host.logit_tokens[i] = 0;
-  }
-  const int32_t* const last = host.window_blocks != nullptr ? host.window_blocks : host.blocks;
-  const auto* const end = biases > 0 ? reinterpret_cast<const uint8_t*>(host.biases + biases)
-                                     : reinterpret_cast<const uint8_t*>(last + blocks);
-  used.bytes = end - reinterpret_cast<const uint8_t*>(host.tokens);
+  TableWriter writer(layer, block_tokens, slots, name, host);
+  for (const StepSequence& seq : batch.seqs) writer.Add(seq, used);
+  writer.Pad(shape);
+  used.bytes = writer.bytes();
   return used;
 }
 

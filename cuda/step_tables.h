@@ -24,13 +24,14 @@ inline constexpr int kMaxInFlight = 2;
 // Upper bounds on the contents of a step.
 struct StepLimits {
   int max_tokens = 0;
+  // Sequences and drafts, each of which may draw.
   int max_seqs = 0;
   // Totals over all sequences: KV blocks, logit biases.
   int64_t max_blocks = 0;
   // As max_blocks; 0 if no layer has a window.
   int64_t max_window_blocks = 0;
   int64_t max_biases = 0;
-  // Words of a mask. Every sequence may have one.
+  // Words of a mask. Every draw may have one.
   int64_t mask_words = 0;
 };
 
@@ -74,6 +75,9 @@ size_t TableBytes(const StepLimits& limits);
 struct SlotState {
   SamplingParams params;
   int32_t prompt_tokens = 0;
+  // What kPreviousSample stands for if the last draw was that of a draft, which the GPU did not
+  // draw for this slot; else kPreviousSample.
+  int32_t last_drawn = kPreviousSample;
 };
 
 // The exact shape of a batch, without padding.
@@ -82,8 +86,8 @@ StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer);
 // The numbers of sequences that decode steps are padded to, up to `max_seqs`.
 std::vector<int> DecodeBuckets(int max_seqs);
 
-// The shape of a decode step of `sequences` sequences.
-StepShape DecodeShape(int sequences, const LayerSpec& layer);
+// The shape of a decode step of `sequences` sequences, or of sequences and drafts together.
+StepShape DecodeShape(int sequences, const LayerSpec& layer, bool drafts = false);
 
 // Largest number of key tiles, over all sequences of a decode step, if several blocks share the
 // keys of a sequence.
@@ -96,7 +100,9 @@ struct StepName {
 };
 
 // Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Masks
-// that follow have their rows, but no contents yet.
+// that follow have their rows, but no contents yet. A draft becomes a sequence of its own, of one
+// token and one draw, behind its part: it shares the part's blocks, and has one of the slots behind
+// those of `slots` for the length of the step.
 TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
                         const std::vector<SlotState>& slots, const StepShape& shape,
                         const StepName& name, const TableLayout& host);
