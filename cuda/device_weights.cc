@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "cuda/status.h"
 #include "cuda/weight_exponent.h"
 #include "runtime/base/error.h"
+#include "runtime/gguf/dequantize.h"
 #include "runtime/model/load_cancelled.h"
 
 namespace orcd::cuda {
@@ -51,12 +53,63 @@ bool RotatesHeads(const LayerSpec& layer) {
          layer.temperature == 0;
 }
 
+std::string TypeName(TensorType type) { return std::string(GetTensorTypeInfo(type).name); }
+
 absl::Status TooLarge(const Matrix& matrix) {
   return MakeError(absl::StatusCode::kUnimplemented,
                    absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
                                 " columns has a weight beyond 65504, and the GPU backend keeps "
                                 "weights of F32 and BF16 as F16; use --backend cpu"),
                    {.reason = "MODEL_UNSUPPORTED"});
+}
+
+absl::Status ExpertsDiffer(size_t layer, const Matrix& first, const Matrix& other) {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat("layer ", layer, " has matrices of experts of ",
+                                TypeName(first.type), " and ", TypeName(other.type),
+                                " where the GPU backend needs one type; use --backend cpu"),
+                   {.reason = "MODEL_UNSUPPORTED"});
+}
+
+// The experts' matrices as one, in which they follow one another, if they do in memory.
+std::optional<Matrix> AsOne(const std::vector<Matrix>& experts) {
+  Matrix all = experts[0];
+  for (size_t e = 1; e < experts.size(); ++e) {
+    if (experts[e].data != all.data + all.bytes()) return std::nullopt;
+    all.rows += experts[e].rows;
+  }
+  return all;
+}
+
+absl::Status TooManyRows(size_t layer, int64_t rows) {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat("layer ", layer, " has experts of ", rows,
+                                " rows together, which the GPU backend does not support; use "
+                                "--backend cpu"),
+                   {.reason = "MODEL_UNSUPPORTED"});
+}
+
+std::vector<float> RouterRows(const ExpertWeights& experts) {
+  const Matrix& router = experts.router;
+  std::vector<float> rows(router.rows * router.cols);
+  for (int64_t r = 0; r < router.rows; ++r) {
+    Dequantize(router.type, router.row(r), router.cols, rows.data() + r * router.cols);
+  }
+  rows.insert(rows.end(), experts.shared_router.begin(), experts.shared_router.end());
+  return rows;
+}
+
+// Groups of 8 values of the gate and of up in turn, as the rows of their tiles.
+std::vector<float> Interleaved(Vector gate, Vector up) {
+  std::vector<float> values;
+  values.reserve(gate.size() + up.size());
+  for (size_t i = 0; i < gate.size(); i += kTileRows / 2) {
+    const size_t count = std::min<size_t>(kTileRows / 2, gate.size() - i);
+    for (const Vector& part : {gate.subspan(i, count), up.subspan(i, count)}) {
+      values.insert(values.end(), part.begin(), part.end());
+    }
+  }
+  return values;
 }
 
 }  // namespace
@@ -68,15 +121,53 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
   Layout layout;
   layers_.clear();
   formats_ = 0;
+  num_weights_ = 0;
+  const auto take = [&](TiledMatrix& tiles, const Matrix& of, int64_t rows) {
+    tiles = {};
+    tiles.format = FormatFor(of.type);
+    tiles.rows = static_cast<int>(rows);
+    tiles.cols = static_cast<int>(of.cols);
+    tiles.data = carver.Take<uint8_t>(tiles.bytes());
+    num_weights_ += rows * of.cols;
+  };
   const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr,
                          int halves_of = 0) {
-    tiles = {};
-    tiles.format = FormatFor(upper.type);
-    tiles.rows = static_cast<int>(lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
-    tiles.cols = static_cast<int>(upper.cols);
-    tiles.data = carver.Take<uint8_t>(tiles.bytes());
+    take(tiles, upper, lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
     formats_ |= FormatBit(tiles.format);
-    layout.placements.push_back({&upper, lower, &tiles, halves_of});
+    layout.placements.push_back({.upper = upper,
+                                 .lower = lower == nullptr ? std::nullopt : std::optional(*lower),
+                                 .tiles = &tiles,
+                                 .halves_of = halves_of});
+  };
+  // The experts' matrices, one below the other. Matrices of whole tiles that follow one another in
+  // the file are placed as one, so that chunks span experts.
+  const auto stack = [&](size_t i, TiledMatrix& tiles, const std::vector<Matrix>& upper,
+                         const std::vector<Matrix>* lower = nullptr) -> absl::Status {
+    for (const std::vector<Matrix>* matrices : {&upper, lower}) {
+      if (matrices == nullptr) continue;
+      for (const Matrix& matrix : *matrices) {
+        if (matrix.type != upper[0].type) return ExpertsDiffer(i, upper[0], matrix);
+      }
+    }
+    const int rows_a_tile = lower == nullptr ? kTileRows : kTileRows / 2;
+    const int64_t tiles_each = (upper[0].rows + rows_a_tile - 1) / rows_a_tile;
+    const int64_t rows = static_cast<int64_t>(upper.size()) * tiles_each * kTileRows;
+    if (rows > std::numeric_limits<int32_t>::max()) return TooManyRows(i, rows);
+    take(tiles, upper[0], rows);
+    const auto all = AsOne(upper);
+    const auto all_lower = lower == nullptr ? std::nullopt : AsOne(*lower);
+    if (upper[0].rows % rows_a_tile == 0 && all && (lower == nullptr || all_lower)) {
+      layout.placements.push_back({.upper = *all, .lower = all_lower, .tiles = &tiles});
+      return absl::OkStatus();
+    }
+    for (size_t e = 0; e < upper.size(); ++e) {
+      layout.placements.push_back(
+          {.upper = upper[e],
+           .lower = lower == nullptr ? std::nullopt : std::optional((*lower)[e]),
+           .tiles = &tiles,
+           .first_tile = static_cast<int>(static_cast<int64_t>(e) * tiles_each)});
+    }
+    return absl::OkStatus();
   };
   struct Part {
     Vector values;
@@ -101,6 +192,12 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
   };
   const auto vector = [&](const Vector& values) {
     return vectors({{values, static_cast<int64_t>(values.size())}});
+  };
+  // `size` values that are made when they are copied.
+  const auto made = [&](int64_t size, std::function<std::vector<float>()> make) {
+    float* const to = carver.Take<float>(size);
+    layout.vectors.push_back({nullptr, size, to, std::move(make)});
+    return to;
   };
 
   place(embedding_, weights.token_embd);
@@ -128,15 +225,40 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
     to.ffn_norm = vector(layer.ffn_norm);
     to.gate_up_bias = vectors(
         {{layer.ffn_gate_bias, layer.ffn_gate.rows}, {layer.ffn_up_bias, layer.ffn_up.rows}});
+    to.attn_sinks = vector(layer.attn_sinks);
+    const ExpertWeights& experts = layer.experts;
+    const bool mixture = spec.layers[i].experts.count > 0;
     // The rows of a tile are read, repacked and multiplied as one type, and epilogues add no bias.
-    if (layer.ffn_gate.type == layer.ffn_up.type && layer.ffn_gate_bias.empty() &&
-        layer.ffn_up_bias.empty()) {
-      place(to.gate_up, layer.ffn_gate, &layer.ffn_up);
-    } else {
-      place(to.gate_up, layer.ffn_gate);
-      place(to.up, layer.ffn_up);
+    const auto place_ffn = [&](const Matrix& gate, const Matrix& up, const Matrix& down) {
+      if (gate.type == up.type && to.gate_up_bias == nullptr) {
+        place(to.gate_up, gate, &up);
+      } else {
+        place(to.gate_up, gate);
+        place(to.up, up);
+      }
+      place(to.down, down);
+    };
+    if (!mixture) {
+      place_ffn(layer.ffn_gate, layer.ffn_up, layer.ffn_down);
+    } else if (spec.layers[i].experts.shared_ffn > 0) {
+      place_ffn(experts.shared_gate, experts.shared_up, experts.shared_down);
     }
-    place(to.down, layer.ffn_down);
+    if (mixture) {
+      DeviceExperts& put = to.experts;
+      put.router = made(experts.router.rows * experts.router.cols +
+                            static_cast<int64_t>(experts.shared_router.size()),
+                        [&experts] { return RouterRows(experts); });
+      put.router_bias = vector(experts.router_bias);
+      put.selection_bias = vector(experts.selection_bias);
+      ORCD_RETURN_IF_ERROR(stack(i, put.gate_up, experts.gate, &experts.up));
+      ORCD_RETURN_IF_ERROR(stack(i, put.down, experts.down));
+      if (!experts.gate_bias.empty()) {
+        put.gate_up_bias =
+            made(static_cast<int64_t>(experts.gate_bias.size() + experts.up_bias.size()),
+                 [&experts] { return Interleaved(experts.gate_bias, experts.up_bias); });
+      }
+      put.down_bias = vector(experts.down_bias);
+    }
     to.down_bias = vector(layer.ffn_down_bias);
     to.ffn_post_norm = vector(layer.ffn_post_norm);
   }
@@ -170,7 +292,7 @@ int64_t DeviceWeights::ChunkBytes(const Layout& layout) {
   int64_t largest = kChunkBytes;
   // A chunk consists of whole tiles.
   for (const Placement& p : layout.placements) {
-    largest = std::max(largest, p.upper->row_bytes * kTileRows);
+    largest = std::max(largest, p.upper.row_bytes * kTileRows);
   }
   return largest;
 }
@@ -178,10 +300,10 @@ int64_t DeviceWeights::ChunkBytes(const Layout& layout) {
 std::vector<DeviceWeights::Chunk> DeviceWeights::Chunks(const Layout& layout) {
   std::vector<Chunk> chunks;
   for (const Placement& p : layout.placements) {
-    const int64_t tile_bytes = p.upper->row_bytes * kTileRows;
+    const int64_t tile_bytes = p.upper.row_bytes * kTileRows;
     const int most = static_cast<int>(std::max<int64_t>(1, kChunkBytes / tile_bytes));
-    for (int tile = 0; tile < p.tiles->row_tiles(); tile += most) {
-      chunks.push_back({&p, tile, std::min(most, p.tiles->row_tiles() - tile)});
+    for (int tile = 0; tile < p.row_tiles(); tile += most) {
+      chunks.push_back({&p, tile, std::min(most, p.row_tiles() - tile)});
     }
   }
   return chunks;
@@ -208,10 +330,13 @@ class DeviceWeights::Copier {
   absl::Status CopyVectors(const std::vector<VectorPlacement>& vectors) {
     for (const VectorPlacement& v : vectors) {
       const size_t bytes = v.size * sizeof(float);
+      // Memory that is not pinned has been read once the call returns.
+      const std::vector<float> made = v.make ? v.make() : std::vector<float>();
+      const float* const values = v.make ? made.data() : v.values;
       ORCD_RETURN_IF_CUDA_ERROR(
-          v.values == nullptr
+          values == nullptr
               ? cudaMemsetAsync(v.to, 0, bytes, stream_.get())
-              : cudaMemcpyAsync(v.to, v.values, bytes, cudaMemcpyHostToDevice, stream_.get()),
+              : cudaMemcpyAsync(v.to, values, bytes, cudaMemcpyHostToDevice, stream_.get()),
           "copying weights");
     }
     return absl::OkStatus();
@@ -222,31 +347,31 @@ class DeviceWeights::Copier {
     const int slot = next_++ % kSlots;
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventSynchronize(done_[slot].get()), "copying weights");
     const Placement& p = *chunk.placement;
-    const int rows_a_tile = p.lower == nullptr ? kTileRows : kTileRows / 2;
-    const int64_t first_row = int64_t{chunk.first_tile} * rows_a_tile;
+    const int64_t first_row = int64_t{chunk.first_tile} * p.rows_a_tile();
     const int64_t rows =
-        std::min<int64_t>(p.upper->rows - first_row, int64_t{chunk.tiles} * rows_a_tile);
-    const int64_t bytes = rows * p.upper->row_bytes;
+        std::min<int64_t>(p.upper.rows - first_row, int64_t{chunk.tiles} * p.rows_a_tile());
+    const int64_t bytes = rows * p.upper.row_bytes;
     uint8_t* const from = pinned_.data() + slot * chunk_bytes_;
     uint8_t* const to = staging_.data() + slot * chunk_bytes_;
     int64_t read = 0;
-    for (const Matrix* source : {p.upper, p.lower}) {
+    for (const Matrix* source : {&p.upper, p.lower ? &*p.lower : nullptr}) {
       if (source == nullptr) continue;
       ReadRows(p, *source, first_row, rows, from + read);
-      if (!FitsF16(p.upper->type, from + read, bytes)) return TooLarge(*source);
-      chunk.exponent = std::max(chunk.exponent, WeightExponent(p.upper->type, from + read, bytes));
+      if (!FitsF16(p.upper.type, from + read, bytes)) return TooLarge(*source);
+      chunk.exponent = std::max(chunk.exponent, WeightExponent(p.upper.type, from + read, bytes));
       read += bytes;
     }
     ORCD_RETURN_IF_CUDA_ERROR(
         cudaMemcpyAsync(to, from, static_cast<size_t>(read), cudaMemcpyHostToDevice, stream_.get()),
         "copying weights");
-    const RawRows raw = {.type = p.upper->type,
+    const RawRows raw = {.type = p.upper.type,
                          .data = to,
-                         .lower = p.lower == nullptr ? nullptr : to + bytes,
+                         .lower = p.lower ? to + bytes : nullptr,
                          .rows = static_cast<int>(rows),
-                         .row_bytes = p.upper->row_bytes};
-    ORCD_RETURN_IF_CUDA_ERROR(LaunchRepack(raw, *p.tiles, chunk.first_tile, stream_.get()),
-                              "repacking weights");
+                         .row_bytes = p.upper.row_bytes};
+    ORCD_RETURN_IF_CUDA_ERROR(
+        LaunchRepack(raw, *p.tiles, p.first_tile + chunk.first_tile, stream_.get()),
+        "repacking weights");
     ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(done_[slot].get(), stream_.get()),
                               "repacking weights");
     return read;
@@ -284,7 +409,7 @@ absl::Status DeviceWeights::Copy(const Layout& layout, int readers, int device,
   std::vector<Chunk> chunks = Chunks(layout);
   uint64_t total = 0;
   for (const Placement& p : layout.placements) {
-    total += static_cast<uint64_t>(p.upper->bytes() + (p.lower != nullptr ? p.lower->bytes() : 0));
+    total += static_cast<uint64_t>(p.upper.bytes() + (p.lower ? p.lower->bytes() : 0));
   }
   observer.OnProgress(LoadStage::kPlace, 0, total);
   std::atomic<size_t> next_chunk = 0;

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +17,23 @@
 #include "runtime/model/weights.h"
 
 namespace orcd::cuda {
+
+// The experts of a layer (ExpertsSpec) but for the shared one. Vectors are null where there are
+// none.
+struct DeviceExperts {
+  // [count, hidden] and, if the shared expert is gated, its router's row; F32 whatever the file's
+  // type.
+  const float* router = nullptr;
+  const float* router_bias = nullptr;     // [count]
+  const float* selection_bias = nullptr;  // [count]
+  // The experts' matrices, one below the other, each padded to whole tiles; their exponent is the
+  // largest that any of them needs. Gate and up are tiles of 8 gate rows above the same 8 up rows.
+  TiledMatrix gate_up;
+  TiledMatrix down;
+  // [count, ffn / 8, 2, 8]: as the rows of the tiles.
+  const float* gate_up_bias = nullptr;
+  const float* down_bias = nullptr;  // [count, hidden]
+};
 
 // Views into the slab. Vectors are F32, and null where the layer has none.
 struct DeviceLayer {
@@ -32,7 +51,9 @@ struct DeviceLayer {
   TiledMatrix attn_output;
   const float* attn_output_bias = nullptr;  // [hidden]
   const float* attn_post_norm = nullptr;    // [hidden]
+  const float* attn_sinks = nullptr;        // [heads]
   const float* ffn_norm = nullptr;          // [hidden]
+  // The layer's FFN or, of a layer with experts, the shared expert; no rows if it has none.
   // If gate and up have one type and no bias: tiles of 8 gate rows above the same 8 up rows, 2 *
   // ffn rows with ffn padded to 8. Else: the gate alone, and `up`, which has no rows otherwise, is
   // separate.
@@ -43,7 +64,13 @@ struct DeviceLayer {
   TiledMatrix down;
   const float* down_bias = nullptr;      // [hidden]
   const float* ffn_post_norm = nullptr;  // [hidden]
+  DeviceExperts experts;
 };
+
+// Width of a DeviceLayer's FFN.
+constexpr int FfnWidth(const LayerSpec& layer) {
+  return layer.experts.count > 0 ? layer.experts.shared_ffn : layer.ffn;
+}
 
 // The row that stands at `row` if, within each head, the even rows come before the odd ones.
 constexpr int RowOfHalves(int row, int head_dim) {
@@ -63,7 +90,8 @@ class DeviceWeights {
   // Weights of no model.
   DeviceWeights() = default;
 
-  // Computes the layout alone, without memory, as if the slab began at `slab`.
+  // Computes the layout alone, without memory, as if the slab began at `slab`. kUnimplemented if
+  // experts of a layer, or their gate and up, are of different types.
   static absl::StatusOr<DeviceWeights> Plan(const ModelSpec& spec, const ModelWeights& weights,
                                             int readers, uint8_t* slab = nullptr);
 
@@ -79,27 +107,37 @@ class DeviceWeights {
   const float* output_norm() const { return output_norm_; }
   // The embedding again if the model ties them.
   const TiledMatrix& output() const { return tied_ ? embedding_ : output_; }
-  // Formats of all matrices, a set of FormatBit.
+  // Formats of all matrices but those of experts, a set of FormatBit.
   uint32_t formats() const { return formats_; }
+  // Number of the weights of all matrices.
+  int64_t num_weights() const { return num_weights_; }
   // Bytes of VRAM for the weights, and of the staging memory that Upload uses meanwhile.
   size_t planned_bytes() const { return planned_bytes_; }
   size_t staging_bytes() const { return staging_bytes_; }
 
  private:
-  // A matrix on its way to `tiles`. If `lower` is not null, its rows lie below those of `upper` in
-  // every tile. If `halves_of` is not 0, rows are in the order of RowOfHalves for heads of that
-  // size.
+  // A matrix on its way to the tiles of `tiles` from `first_tile` on. If there is `lower`, its rows
+  // lie below those of `upper` in every tile. If `halves_of` is not 0, rows are in the order of
+  // RowOfHalves for heads of that size.
   struct Placement {
-    const Matrix* upper;
-    const Matrix* lower;
+    Matrix upper;
+    std::optional<Matrix> lower;
     TiledMatrix* tiles;
-    int halves_of;
+    int first_tile = 0;
+    int halves_of = 0;
+
+    int rows_a_tile() const { return lower ? kTileRows / 2 : kTileRows; }
+    int row_tiles() const {
+      return static_cast<int>((upper.rows + rows_a_tile() - 1) / rows_a_tile());
+    }
   };
   // Null values are zeros.
   struct VectorPlacement {
     const float* values;
     int64_t size;
     float* to;
+    // If set, makes the values.
+    std::function<std::vector<float>()> make = {};
   };
 
   // All matrices and vectors to be placed.
@@ -111,6 +149,7 @@ class DeviceWeights {
   // Consecutive tiles of a placement that are read, copied and repacked together.
   struct Chunk {
     const Placement* placement;
+    // Within the placement.
     int first_tile;
     int tiles;
     // The TiledMatrix::exponent that the chunk's blocks need, known once they are read.
@@ -135,6 +174,7 @@ class DeviceWeights {
   bool tied_ = false;
   TiledMatrix output_;
   uint32_t formats_ = 0;
+  int64_t num_weights_ = 0;
 };
 
 }  // namespace orcd::cuda
