@@ -20,9 +20,10 @@ class ActivationReader {
   explicit ActivationReader(cudaStream_t stream) : stream_(stream) {}
 
   absl::StatusOr<std::vector<float>> Floats(const float* from, int64_t count) {
-    std::vector<float> values(count);
-    ORCD_RETURN_IF_ERROR(Copy(from, values.data(), count * sizeof(float)));
-    return values;
+    return Values(from, count);
+  }
+  absl::StatusOr<std::vector<int32_t>> Ints(const int32_t* from, int64_t count) {
+    return Values(from, count);
   }
 
   // Returns [tokens, cols], times `scale`.
@@ -41,6 +42,12 @@ class ActivationReader {
   }
 
  private:
+  template <typename T>
+  absl::StatusOr<std::vector<T>> Values(const T* from, int64_t count) {
+    std::vector<T> values(count);
+    ORCD_RETURN_IF_ERROR(Copy(from, values.data(), count * sizeof(T)));
+    return values;
+  }
   absl::Status Copy(const void* from, void* to, size_t bytes) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
                               "reading activations");

@@ -7,9 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "cuda/activation_reader.h"
+#include "cuda/forward_tap.h"
 #include "cuda/status.h"
 #include "runtime/base/error.h"
 
@@ -28,6 +27,7 @@ constexpr int RoundUp(int value, int multiple) {
 // Floats of a product's result, including split-K partials.
 int64_t ProductFloats(const Product& product, int tokens) {
   const int split_tokens = PartialsTokens(std::min(tokens, kMaxPartialsTokens));
+  if (Rows(product) == 0) return 0;
   const int splits = Splits(RowTiles(product), product.matrices[0].cols);
   return std::max(int64_t{splits} * split_tokens, int64_t{tokens}) * Rows(product);
 }
@@ -90,12 +90,14 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
     }
     plan.rule = {.score_scale = layer.score_scale,
                  .score_softcap = layer.score_softcap,
-                 .window = layer.window};
+                 .window = layer.window,
+                 .sinks = w.attn_sinks};
     plan.cache_layer = layer.window > 0 ? in_windows++ : in_whole++;
     // An epilogue adds by instructions that are exact for powers of two only.
     const bool unscaled = spec.residual_scale == 1;
     plan.attn_adds = unscaled && w.attn_output_bias == nullptr && w.attn_post_norm == nullptr;
-    plan.ffn_adds = unscaled && w.down_bias == nullptr && w.ffn_post_norm == nullptr;
+    plan.ffn_adds = unscaled && w.down_bias == nullptr && w.ffn_post_norm == nullptr &&
+                    layer.experts.count == 0;
   }
   return plans;
 }
@@ -104,6 +106,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
                                const ForwardLimits& limits, uint8_t* slab) {
   Carver carver(slab);
   const LayerSpec& shape = spec.layers[0];
+  int ffn = 0;
+  for (const LayerSpec& layer : spec.layers) ffn = std::max(ffn, FfnWidth(layer));
   const int tokens = RoundUp(limits.max_tokens, 8);
   const int rows = RoundUp(limits.max_seqs, 8);
   const auto activations = [&](int count, int cols) {
@@ -134,7 +138,7 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
         dequantised_bytes =
             std::max(dequantised_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
       }
-      gate_and_up_floats = int64_t{tokens} * 2 * shape.ffn;
+      gate_and_up_floats = int64_t{tokens} * 2 * ffn;
     }
   }
   products = carver.Take<float>(floats);
@@ -155,7 +159,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   stream_k.ready = carver.Take<int32_t>(StreamKWorkspace::kReady);
   constexpr int64_t kFloat = sizeof(float);
   uint8_t* const aliased = carver.Take<uint8_t>(
-      std::max({ActivationBytes(tokens, shape.ffn), kFloat * rows * spec.vocab,
+      std::max({ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, tokens),
+                kFloat * rows * spec.vocab,
                 kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
   gated = reinterpret_cast<__half*>(aliased);
   logits = reinterpret_cast<float*>(aliased);
@@ -164,71 +169,9 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
   not_finite = carver.Take<int32_t>(limits.max_seqs);
+  experts = ExpertBuffers(spec, tokens, carver);
   bytes = carver.taken();
 }
-
-// Shows a step's activations to an ActivationTap.
-class Forward::Tap {
- public:
-  Tap(ActivationTap& tap, cudaStream_t stream, int tokens)
-      : tap_(tap), reader_(stream), tokens_(tokens) {}
-
-  absl::Status Rows(TapPoint point, int layer, const float* values, int cols) {
-    return Part(point, layer, values, cols, cols, [](int i) { return i; });
-  }
-  // Columns of rows that are `stride` floats apart: value i of a row stands at place(i). A bias of
-  // [cols], if not null, is added.
-  absl::Status Part(TapPoint point, int layer, const float* values, int stride, int cols,
-                    absl::FunctionRef<int(int)> place, const float* bias = nullptr) {
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                          reader_.Floats(values, int64_t{tokens_} * stride));
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> added, Bias(bias, cols));
-    std::vector<float> part;
-    part.reserve(int64_t{tokens_} * cols);
-    for (int t = 0; t < tokens_; ++t) {
-      const float* const row = rows.data() + int64_t{t} * stride;
-      for (int i = 0; i < cols; ++i) part.push_back(row[place(i)] + added[i]);
-    }
-    tap_.OnActivation(point, layer, part, tokens_, cols);
-    return absl::OkStatus();
-  }
-  absl::Status F16(TapPoint point, int layer, const Activations& values, int cols, float scale) {
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                          reader_.FromActivations(values, tokens_, cols, scale));
-    tap_.OnActivation(point, layer, rows, tokens_, cols);
-    return absl::OkStatus();
-  }
-  // The output of Norm, which is the input of a product.
-  absl::Status Normed(TapPoint point, int layer, const MatmulArgs& product, int cols) {
-    return F16(point, layer, std::get<Activations>(product.prologue), cols, 1);
-  }
-  // A product that is left as split-K partials.
-  absl::Status Product(TapPoint point, int layer, const Branch& branch, int cols) {
-    const int splits = branch.splits;
-    const int stride = branch.partials_tokens;
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> partials,
-                          reader_.Floats(branch.partials, int64_t{splits} * stride * cols));
-    ORCD_ASSIGN_OR_RETURN(const std::vector<float> bias, Bias(branch.bias, cols));
-    std::vector<float> rows(int64_t{tokens_} * cols);
-    for (int s = 0; s < splits; ++s) {
-      for (size_t i = 0; i < rows.size(); ++i) rows[i] += partials[int64_t{s} * stride * cols + i];
-    }
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = rows[i] * branch.scale + bias[i % cols];
-    tap_.OnActivation(point, layer, rows, tokens_, cols);
-    return absl::OkStatus();
-  }
-  int64_t tokens() const { return tokens_; }
-
- private:
-  absl::StatusOr<std::vector<float>> Bias(const float* bias, int cols) {
-    if (bias == nullptr) return std::vector<float>(cols);
-    return reader_.Floats(bias, cols);
-  }
-
-  ActivationTap& tap_;
-  ActivationReader reader_;
-  const int tokens_;
-};
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
                  const KvCaches& kv, const DeviceInfo& device)
@@ -253,10 +196,14 @@ absl::Status Forward::ClearPadding(const Step& step, const Activations& to, int 
 }
 
 absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
-                              ActivationTap* tap) {
+                              ActivationTap* tap, ExpertLoad* load) {
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
-  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown};
+  const int last = spec_.num_layers() - 1;
+  // The last layer with experts that the step runs to the end.
+  int load_layer = tap == nullptr && shape.logit_rows == 0 ? last - 1 : last;
+  while (load_layer >= 0 && spec_.layers[load_layer].experts.count == 0) --load_layer;
+  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown, load, load_layer};
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
   branch_ = {};
@@ -273,7 +220,6 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                                         stream),
                             "embedding");
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(shown->Rows(kEmbed, -1, residual_, spec_.hidden));
-  const int last = spec_.num_layers() - 1;
   for (int layer = 0; layer < last; ++layer) {
     ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
     ORCD_RETURN_IF_ERROR(RunAttentionOutput(step, layer));
@@ -289,8 +235,9 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     ORCD_RETURN_IF_ERROR(GatherLogitRows(step));
     left.tokens = shape.logit_rows;
     left_tables.logit_tokens = nullptr;
+    left_tables.tokens = nullptr;
   }
-  const Step rest = {left_tables, left, stream, step.tap};
+  const Step rest = {left_tables, left, stream, step.tap, load, load_layer};
   if (layer_.form == LayerForm::kParallel && left.tokens < shape.tokens) {
     // The FFN takes the rows that are left of attention's input.
     MatmulArgs unused;
@@ -456,9 +403,10 @@ absl::Status Forward::RunNorm(const Step& step, const Branch& branch, NormArgs n
 }
 
 absl::Status Forward::Norm(const Step& step, const float* weight, MatmulArgs& args, bool in_product,
-                           bool head) {
+                           bool head, float* out_f32) {
   const Branch branch = std::exchange(branch_, {});
   NormArgs norm = NormOf(branch, weight);
+  norm.out_f32 = out_f32;
   norm.tokens = head ? step.shape.logit_rows : step.shape.tokens;
   if (in_product && step.shape.tokens == 1 && step.tap == nullptr && ProductsNormalise(norm)) {
     norm.new_residual = new_residual_;
@@ -633,18 +581,15 @@ absl::Status Forward::Rope(const Step& step, int layer, const QkvProduct& qkv) {
 
 absl::Status Forward::RunFfn(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
-  const int tokens = step.shape.tokens;
-  const int ffn = layer_.ffn;
-  const Activations gated = View(buffers_.gated, tokens);
-
-  MatmulArgs args = {
-      .product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1}};
+  const bool experts = spec_.layers[layer].experts.count > 0;
+  MatmulArgs args;
   if (layer_.form == LayerForm::kParallel) {
     // The product of `down` takes the place of that of attention.
     ORCD_RETURN_IF_ERROR(AddBranch(step));
-    args.prologue = View(buffers_.normed, tokens);
+    args.prologue = View(buffers_.normed, step.shape.tokens);
   } else {
-    ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, args));
+    ORCD_RETURN_IF_ERROR(Norm(step, w.ffn_norm, args, /*in_product=*/!experts, /*head=*/false,
+                              experts ? buffers_.experts.x : nullptr));
   }
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Rows(kAttnResidual, layer, residual_, spec_.hidden));
@@ -652,30 +597,39 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
       ORCD_RETURN_IF_ERROR(step.tap->Normed(kFfnNorm, layer, args, spec_.hidden));
     }
   }
-  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, ffn));
-  if (step.tap == nullptr && !w.gate_apart()) {
-    args.epilogue = SwiGlu{gated, layer_.activation};
-    ORCD_RETURN_IF_ERROR(Multiply(step, args));
+  if (experts) {
+    ORCD_RETURN_IF_ERROR(RunExperts(step, layer, std::get<Activations>(args.prologue)));
   } else {
-    ORCD_RETURN_IF_ERROR(RunGateApart(step, layer, args, gated));
+    ORCD_RETURN_IF_ERROR(RunGate(step, layer, args));
+    ORCD_RETURN_IF_ERROR(
+        MultiplyForResidual(step, plans_[layer].ffn_adds,
+                            {.scale = 1 / kSwiGluScale,
+                             .bias = w.down_bias,
+                             .post_norm = w.ffn_post_norm,
+                             .post_norm_point = kFfnPostNorm,
+                             .layer = layer},
+                            {.prologue = View(buffers_.gated, step.shape.tokens),
+                             .product = {.matrices = {w.down}, .num_matrices = 1}}));
   }
-  ORCD_RETURN_IF_ERROR(MultiplyForResidual(
-      step, plans_[layer].ffn_adds,
-      {.scale = 1 / kSwiGluScale,
-       .bias = w.down_bias,
-       .post_norm = w.ffn_post_norm,
-       .post_norm_point = kFfnPostNorm,
-       .layer = layer},
-      {.prologue = gated, .product = {.matrices = {w.down}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
   return step.tap->Product(kFfnDown, layer, branch_, spec_.hidden);
+}
+
+absl::Status Forward::RunGate(const Step& step, int layer, MatmulArgs args) {
+  const DeviceLayer& w = weights_.layers()[layer];
+  const Activations gated = View(buffers_.gated, step.shape.tokens);
+  args.product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, FfnWidth(spec_.layers[layer])));
+  if (step.tap != nullptr || w.gate_apart()) return RunGateApart(step, layer, args, gated);
+  args.epilogue = SwiGlu{gated, layer_.activation};
+  return Multiply(step, args);
 }
 
 absl::Status Forward::RunGateApart(const Step& step, int layer, MatmulArgs args,
                                    const Activations& gated) {
   const DeviceLayer& w = weights_.layers()[layer];
   const int tokens = step.shape.tokens;
-  const int ffn = layer_.ffn;
+  const int ffn = FfnWidth(spec_.layers[layer]);
   const int rows = w.gate_up.rows + w.up.rows;
   DeviceMemory shown;
   float* y = buffers_.gate_and_up;

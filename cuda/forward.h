@@ -12,10 +12,12 @@
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
+#include "cuda/expert_buffers.h"
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
+#include "runtime/backend/expert_load.h"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
@@ -78,7 +80,7 @@ struct ForwardBuffers {
   int64_t dequantised_bytes;
   StreamKWorkspace stream_k;
   // These three alias the same memory: at most one of them is in use at a time.
-  __half* gated;              // Activations [tokens, ffn]
+  __half* gated;              // Activations [tokens, ffn], or of experts [MaxExpertRows, ffn]
   float* logits;              // [logit rows, vocab]
   float* attention_partials;  // DecodeAttentionArgs::partials
   int32_t* attention_counters;
@@ -87,6 +89,7 @@ struct ForwardBuffers {
   int32_t* block_token_ids;
   // [slots], nonzero if a sequence met a key or a value that was not finite.
   int32_t* not_finite;
+  ExpertBuffers experts;
   size_t bytes;
 };
 
@@ -125,18 +128,23 @@ class Forward {
 
   // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
   // (null in service), waits for every operation to show its result, and allocates memory to do so.
+  // `load`, if not null, is memory of the host that gets the load of experts of this and all
+  // earlier steps, unless the step runs no layer that has some.
   absl::Status Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
-                       ActivationTap* tap);
+                       ActivationTap* tap, ExpertLoad* load = nullptr);
 
  private:
   class Tap;
 
-  // The step that is being enqueued.
+  // The step that is being enqueued. StepTables::tokens are null once rows have been gathered.
   struct Step {
     const StepTables& tables;
     const StepShape& shape;
     cudaStream_t stream;
     Tap* tap;
+    // As of Enqueue, and the layer that writes it.
+    ExpertLoad* load;
+    int load_layer;
   };
 
   // A product that was left as split-K partials, which the next norm adds to the residual.
@@ -171,8 +179,9 @@ class Forward {
   // Adds `branch_` to the residual, if it is not empty, and normalises the residual: into `normed`
   // (`head`: the rows with logits, into `head_in`) or, with one token, in the prologue of product
   // `args`, if `in_product` and products can. A null weight does not normalise.
+  // `out_f32` is as in NormArgs, for norms that stand on their own.
   absl::Status Norm(const Step& step, const float* weight, MatmulArgs& args, bool in_product = true,
-                    bool head = false);
+                    bool head = false, float* out_f32 = nullptr);
   // Adds `branch_`, if it is not empty, to the residual.
   absl::Status AddBranch(const Step& step);
   // The arguments of a norm that adds `branch`, but for the rows and what it writes.
@@ -189,15 +198,25 @@ class Forward {
   RopeArgs RopeOf(const Step& step, const LayerPlan& plan, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
+  // Writes the input of `down`, of the layer's FFN or shared expert, to `gated`.
+  absl::Status RunGate(const Step& step, int layer, MatmulArgs args);
   // Multiplies by gate and up, and then applies the gate, in a kernel of its own.
   absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
+  // Leaves the output of the layer's experts for input x in `branch_`.
+  absl::Status RunExperts(const Step& step, int layer, const Activations& x);
+  // Writes `tables`.
+  absl::Status ChooseExperts(const Step& step, int layer, const ExpertTables& tables);
+  // Multiplies the rows that `tables` name: x of experts' inputs to `experts.y`.
+  absl::Status MultiplyExperts(const Step& step, int layer, const Activations& x,
+                               const ExpertTables& tables);
+  absl::Status TapExperts(const Step& step, int layer, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);
   // Scales logits, [rows, vocab], if the model does.
   absl::Status ScaleLogits(const Step& step, float* logits, int rows) const;
 
   const ModelSpec& spec_;
-  // All layers have its shape and form.
+  // All layers have its shape and form, but not its FFN.
   const LayerSpec& layer_;
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;

@@ -1,0 +1,42 @@
+// Addresses of the intermediate results of layers with experts.
+#ifndef ORCD_CUDA_EXPERT_BUFFERS_H_
+#define ORCD_CUDA_EXPERT_BUFFERS_H_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "cuda/device_memory.h"
+#include "cuda/kernels/common/experts.h"
+#include "runtime/backend/expert_load.h"
+#include "runtime/model/spec.h"
+
+namespace orcd::cuda {
+
+// Rows of DeviceExperts::router.
+constexpr int RouterOutputs(const ExpertsSpec& spec) {
+  return spec.count + (spec.shared_ffn > 0 && spec.shared_gated ? 1 : 0);
+}
+
+// Null if no layer has experts. Sizes are for the layer that needs most; x and `out` alias each
+// other, as do `inputs` and y.
+struct ExpertBuffers {
+  ExpertBuffers() = default;
+  // For steps of up to `tokens` tokens.
+  ExpertBuffers(const ModelSpec& spec, int tokens, Carver& carver);
+
+  // Bytes that Forward needs for the gated rows of experts, [MaxExpertRows, ffn].
+  static int64_t GatedBytes(const ModelSpec& spec, int tokens);
+
+  float* x = nullptr;        // RouterArgs::x
+  float* logits = nullptr;   // RouterArgs::logits
+  ExpertTables tables = {};  // shared_weights are null if no layer has a gated shared expert
+  __half* inputs = nullptr;  // Activations [MaxExpertRows, hidden]
+  float* y = nullptr;        // [MaxExpertRows, hidden]
+  float* out = nullptr;      // CombineExpertsArgs::out
+  ExpertLoad* load = nullptr;
+};
+
+}  // namespace orcd::cuda
+
+#endif  // ORCD_CUDA_EXPERT_BUFFERS_H_

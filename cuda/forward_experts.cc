@@ -1,0 +1,171 @@
+// The layers with experts. Grids are for the most work that a step of so many tokens can have, so
+// that graphs hold them (experts.h).
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/expert_buffers.h"
+#include "cuda/forward.h"
+#include "cuda/forward_tap.h"
+#include "cuda/kernels/common/experts.h"
+#include "cuda/status.h"
+#include "runtime/base/error.h"
+
+namespace orcd::cuda {
+
+using enum TapPoint;
+
+absl::Status Forward::Tap::Router(int layer, float* logits, const ExpertsSpec& spec) {
+  const int outputs = RouterOutputs(spec);
+  ORCD_ASSIGN_OR_RETURN(std::vector<float> rows,
+                        reader_.Floats(logits, int64_t{tokens_} * outputs));
+  std::vector<float> shown;
+  shown.reserve(int64_t{tokens_} * spec.count);
+  for (int t = 0; t < tokens_; ++t) {
+    const auto row = rows.begin() + int64_t{t} * outputs;
+    shown.insert(shown.end(), row, row + spec.count);
+  }
+  if (tap_.Replace(kRouter, layer, shown, tokens_, spec.count)) {
+    for (int t = 0; t < tokens_; ++t) {
+      std::copy_n(shown.begin() + int64_t{t} * spec.count, spec.count,
+                  rows.begin() + int64_t{t} * outputs);
+    }
+    // The reader has waited for all work on the stream.
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(logits, rows.data(), rows.size() * sizeof(float), cudaMemcpyHostToDevice),
+        "replacing activations");
+    ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr), "replacing activations");
+  }
+  tap_.OnActivation(kRouter, layer, shown, tokens_, spec.count);
+  return absl::OkStatus();
+}
+
+absl::Status Forward::Tap::ExpertWeights(int layer, const ExpertTables& tables,
+                                         const ExpertsSpec& spec) {
+  const int64_t choices = int64_t{tokens_} * spec.used;
+  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, reader_.Ints(tables.chosen, choices));
+  ORCD_ASSIGN_OR_RETURN(const std::vector<float> weights, reader_.Floats(tables.weights, choices));
+  std::vector<float> of_all(int64_t{tokens_} * spec.count);
+  for (int64_t i = 0; i < choices; ++i) {
+    if (chosen[i] >= 0) of_all[i / spec.used * spec.count + chosen[i]] = weights[i];
+  }
+  tap_.OnActivation(kExpertWeights, layer, of_all, tokens_, spec.count);
+  return absl::OkStatus();
+}
+
+absl::Status Forward::RunExperts(const Step& step, int layer, const Activations& x) {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const DeviceLayer& w = weights_.layers()[layer];
+  const ExpertBuffers& b = buffers_.experts;
+  ExpertTables tables = b.tables;
+  if (RouterOutputs(spec) == spec.count) tables.shared_weights = nullptr;
+  ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
+  ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, x, tables));
+  CombineExpertsArgs combine = {.spec = spec,
+                                .tables = tables,
+                                .y = b.y,
+                                .bias = w.experts.down_bias,
+                                .scale = 1 / kSwiGluScale,
+                                .shared_scale = 1 / kSwiGluScale,
+                                .hidden = spec_.hidden,
+                                .tokens = step.shape.tokens,
+                                .out = b.out};
+  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapExperts(step, layer, combine));
+  if (spec.shared_ffn > 0) {
+    ORCD_RETURN_IF_ERROR(RunGate(step, layer, {.prologue = x}));
+    ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products,
+                                        {.prologue = View(buffers_.gated, step.shape.tokens),
+                                         .product = {.matrices = {w.down}, .num_matrices = 1}}));
+    combine.shared = buffers_.products;
+    combine.shared_splits = splits_;
+    combine.shared_tokens = products_tokens_;
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(combine, step.stream), "adding experts");
+  branch_ = {.partials = b.out,
+             .splits = 1,
+             .partials_tokens = step.shape.tokens,
+             .post_norm = w.ffn_post_norm,
+             .post_norm_point = kFfnPostNorm,
+             .layer = layer};
+  return absl::OkStatus();
+}
+
+absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTables& tables) {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const DeviceExperts& w = weights_.layers()[layer].experts;
+  const ExpertBuffers& b = buffers_.experts;
+  const int tokens = step.shape.tokens;
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchRouter({.x = b.x,
+                                          .weights = w.router,
+                                          .bias = w.router_bias,
+                                          .count = spec.count,
+                                          .outputs = RouterOutputs(spec),
+                                          .hidden = spec_.hidden,
+                                          .tokens = tokens,
+                                          .logits = b.logits},
+                                         step.stream),
+                            "a router");
+  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(step.tap->Router(layer, b.logits, spec));
+  ORCD_RETURN_IF_CUDA_ERROR(
+      LaunchChooseExperts({.spec = spec,
+                           .logits = b.logits,
+                           .selection_bias = w.selection_bias,
+                           .step_tokens = step.tables.tokens,
+                           .tokens = tokens,
+                           .tile_rows = ExpertTileRows(spec, tokens),
+                           .tables = tables,
+                           .load = b.load,
+                           .published_load = layer == step.load_layer ? step.load : nullptr},
+                          step.stream),
+      "choosing experts");
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->ExpertWeights(layer, tables, spec);
+}
+
+absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activations& x,
+                                      const ExpertTables& tables) {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const DeviceExperts& w = weights_.layers()[layer].experts;
+  const ExpertBuffers& b = buffers_.experts;
+  const int tokens = step.shape.tokens;
+  const int max_rows = MaxExpertRows(spec, tokens);
+  const Activations inputs = View(b.inputs, max_rows);
+  const Activations gated = View(buffers_.gated, max_rows);
+  const int padded_hidden =
+      (spec_.hidden + kActivationCols - 1) / kActivationCols * kActivationCols;
+  ORCD_RETURN_IF_CUDA_ERROR(
+      LaunchGatherExpertRows(
+          {.x = x, .cols = padded_hidden, .tables = tables, .max_rows = max_rows, .to = inputs},
+          step.stream),
+      "sorting tokens by expert");
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, spec.ffn));
+  const int tile_rows = ExpertTileRows(spec, tokens);
+  ExpertMatmulArgs args = {.tiles = tables.tiles,
+                           .max_tiles = MaxExpertTiles(spec, tokens, tile_rows),
+                           .tile_rows = tile_rows};
+  args.x = inputs;
+  args.experts = w.gate_up;
+  args.expert_rows = w.gate_up.rows / spec.count;
+  args.epilogue = SwiGlu{gated, spec_.layers[layer].activation};
+  args.stored_rows = 2 * spec.ffn;
+  args.bias = w.gate_up_bias;
+  ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
+                            "a product of experts");
+  args.x = gated;
+  args.experts = w.down;
+  args.expert_rows = w.down.rows / spec.count;
+  args.epilogue = StoreF32{b.y, spec_.hidden};
+  args.stored_rows = spec_.hidden;
+  args.bias = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
+                            "a product of experts");
+  return absl::OkStatus();
+}
+
+// Shows the experts' outputs without the shared one.
+absl::Status Forward::TapExperts(const Step& step, int layer, CombineExpertsArgs args) {
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
+  return step.tap->Rows(kExperts, layer, args.out, spec_.hidden);
+}
+
+}  // namespace orcd::cuda
