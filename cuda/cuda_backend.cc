@@ -405,7 +405,8 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
     given.samples.push_back(SampleOf(draws[0]));
     for (size_t i = 0; i < part.drafts; ++i) {
       const DrawResult& next = draws[i + 1];
-      if (draws[i].token != pending.drafts[part.first_draft + i] || next.finite == 0) break;
+      const bool right = draws[i].token == pending.drafts[part.first_draft + i];
+      if (!right || draws[i].finite == 0 || next.finite == 0) break;
       given.samples.push_back(SampleOf(next));
     }
     if (part.drafts > 0) slots_[part.slot].last_drawn = given.samples.back().token;

@@ -41,6 +41,10 @@ std::vector<ModelCase> Cases() {
 std::vector<StepShape> Steps() {
   std::vector<StepShape> steps;
   for (const int sequences : {1, 8, 9, 64, 256, 512, 513}) steps.push_back(DecodeStep(sequences));
+  for (const int sequences : {2, 8, 9, 64}) {
+    steps.push_back(DecodeStep(sequences));
+    steps.back().drafts = true;
+  }
   for (const int tokens : {1, 8, 100, 256, 512, 513, 4096}) {
     for (const int rows : {0, 1, 8, 512, 513, 1000}) {
       if (rows <= tokens) steps.push_back(PromptStep(tokens, rows));
@@ -57,9 +61,11 @@ INSTANTIATE_TEST_SUITE_P(Models, SymbolicForwardTest, ::testing::ValuesIn(Cases(
 TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
   CheckedModel model(GetParam());
   for (const StepShape& step : Steps()) {
-    ASSERT_EQ(model.Check(step), "")
-        << step.tokens << (step.decode ? " sequences of one token" : " tokens of prompts")
-        << ", logits of " << step.logit_rows << " rows";
+    ASSERT_EQ(model.Check(step), "") << step.tokens
+                                     << (step.drafts   ? " sequences and drafts"
+                                         : step.decode ? " sequences of one token"
+                                                       : " tokens of prompts")
+                                     << ", logits of " << step.logit_rows << " rows";
   }
 }
 

@@ -111,6 +111,69 @@ TEST_F(StepTablesTest, MasksLieBehindAllOtherTables) {
   }
 }
 
+// A draft runs and draws where a step of its own would, over the blocks of its sequence, and has
+// state of its own.
+TEST_F(StepTablesTest, ADraftIsASequenceOfItsOwn) {
+  const std::vector<int32_t> tokens = {5, 6};
+  const std::vector<int32_t> blocks = {4, 2};
+  const std::vector<int32_t> drafts = {7, 8};
+  const std::vector<TokenMask> masks = {{first_}, {}};
+  Add().mask = {second_};
+  batch_.seqs.push_back(ContinueSequence(3, 13, tokens, blocks));
+  StepSequence& drafted = batch_.seqs.back();
+  drafted.sample = true;
+  drafted.drafts = drafts;
+  drafted.draft_masks = masks;
+  slots_[3].params.seed = 77;
+  slots_[3].params.logit_bias = {{1, 1.0f}};
+  Add().slot = 1;
+
+  const StepShape exact = ShapeOf(batch_, OneHead());
+  EXPECT_EQ(exact.tokens, 6);
+  EXPECT_EQ(exact.sequences, 5);
+  EXPECT_EQ(exact.logit_rows, 5);
+  EXPECT_EQ(exact.query_tiles, 5);
+  const TablesInUse used = Write();
+  EXPECT_EQ(used.masks, 2);
+  for (int i = 0; i < 2; ++i) {
+    const SequenceEntry& entry = host_.sequences[2 + i];
+    EXPECT_EQ(entry.slot, 8 + i) << "behind the slots of sequences";
+    EXPECT_EQ(entry.starts, 1);
+    EXPECT_EQ(entry.first_token, 3 + i);
+    EXPECT_EQ(entry.tokens, 1);
+    EXPECT_EQ(entry.first_position, 15 + i);
+    EXPECT_EQ(entry.first_block, host_.sequences[1].first_block);
+    EXPECT_EQ(host_.tokens[3 + i].id, drafts[i]);
+    EXPECT_EQ(host_.tokens[3 + i].sequence, 2 + i);
+    EXPECT_EQ(host_.tokens[3 + i].position, 15 + i);
+    const DrawEntry& draw = host_.draws[2 + i];
+    EXPECT_EQ(draw.slot, 8 + i);
+    EXPECT_EQ(draw.sequence, 2 + i);
+    EXPECT_EQ(draw.position, 16 + i);
+    EXPECT_EQ(draw.seed_low, 77u);
+    EXPECT_EQ(draw.biases, 1);
+    EXPECT_EQ(draw.first_bias, host_.draws[1].first_bias);
+    EXPECT_EQ(host_.logit_tokens[2 + i], 3 + i);
+  }
+  EXPECT_EQ(host_.draws[1].position, 15);
+  EXPECT_EQ(host_.draws[2].mask, 1);
+  EXPECT_EQ(Row(1), first_);
+  EXPECT_EQ(host_.draws[3].mask, -1);
+  // The second block holds the last draft alone.
+  EXPECT_EQ(host_.sequences[4].first_block, host_.sequences[1].first_block + 2);
+  EXPECT_EQ(host_.blocks[host_.sequences[1].first_block + 1], 2);
+}
+
+TEST_F(StepTablesTest, TheLastDrawOfADraftIsNamedByItsToken) {
+  const int32_t previous[] = {kPreviousSample};
+  slots_[1].last_drawn = 42;
+  Add().tokens = previous;
+  Add().tokens = previous;
+  Write();
+  EXPECT_EQ(host_.tokens[0].id, kPreviousSample);
+  EXPECT_EQ(host_.tokens[1].id, 42);
+}
+
 TEST_F(StepTablesTest, LogProbabilitiesAreOfTheMaskWhereTheSlotSaysSo) {
   slots_[1].params.masked_logprobs = true;
   Add();

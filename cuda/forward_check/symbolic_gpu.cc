@@ -491,7 +491,8 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
                    int64_t{args.sequences} * layer_.heads * (layer_.head_dim + 2) * 4);
     launch.Whole(args.counters, 4, "the zeros of its counters");
   }
-  if (!DecodeMakesRows(args.qkv)) {
+  launch.Expect(args.sees_step == shape_.drafts, "keys of its own step");
+  if (shape_.drafts || !DecodeMakesRows(args.qkv)) {
     launch.WriteColumns(args.out, layer_.q_size(),
                         {Attend(launch, args, args.qkv.query_split, layer)});
     return;

@@ -312,6 +312,19 @@ TEST_F(DraftBatchCheckerTest, SaysWhatIsWrongWithDrafts) {
   EXPECT_THAT(CheckDrafts({seq}), HasSubstr("position 12, the model has 12"));
 }
 
+TEST_F(DraftBatchCheckerTest, CountsTheDraftsOfAllSequences) {
+  BackendInfo info = DraftInfo();
+  info.max_step_drafts = 1;
+  BatchChecker checker(info, Spec());
+  StepBatch batch;
+  batch.seqs = {Drafting(0, all_.first(1)), Drafting(1, {})};
+  EXPECT_EQ(checker.Check(batch).message(), "");
+  checker.OnWait();
+  batch.seqs = {Drafting(0, all_.first(1)), Drafting(1, all_.first(1))};
+  EXPECT_THAT(std::string(checker.Check(batch).message()),
+              HasSubstr("a step of 2 drafts, at most 1 fit"));
+}
+
 // The next part of a sequence depends on its drafts, so it cannot be known before their result.
 TEST_F(DraftBatchCheckerTest, ASlotWaitsForItsDrafts) {
   const StepSequence drafting = Drafting(0, all_.first(1));
