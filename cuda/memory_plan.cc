@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cuda/kernels/common/experts.h"
 #include "runtime/backend/kv_plan.h"
 #include "runtime/base/error.h"
+#include "runtime/gguf/block_formats.h"
 #include "runtime/sampling/params.h"
 #include "runtime/sampling/token_mask.h"
 
@@ -35,24 +37,41 @@ absl::Status Unsupported(const std::string& what) {
       {.reason = "MODEL_UNSUPPORTED"});
 }
 
-absl::Status CheckParts(const ModelSpec& spec) {
-  int experts = 0;
-  bool sinks = false;
-  bool clamps = false;
-  for (const LayerSpec& layer : spec.layers) {
-    experts = std::max(experts, layer.experts.count);
-    sinks |= layer.sinks;
-    clamps |= layer.activation == Activation::kClampedSwiglu;
-  }
-  std::vector<std::string> parts;
-  if (experts > 0) parts.push_back(absl::StrCat("a mixture of ", experts, " experts"));
-  if (sinks) parts.emplace_back("attention sinks");
-  if (clamps) parts.emplace_back("a clamped SwiGLU");
-  return parts.empty() ? absl::OkStatus() : Unsupported(absl::StrJoin(parts, " and "));
-}
-
 // Widths of rows are multiples of the vectors in which kernels read and write them.
 constexpr int kVector = 8;
+
+absl::Status CheckFfns(const ModelSpec& spec) {
+  for (const LayerSpec& layer : spec.layers) {
+    const ExpertsSpec& experts = layer.experts;
+    for (const int ffn : {layer.ffn, experts.ffn, experts.shared_ffn}) {
+      if (ffn % kVector == 0) continue;
+      return Unsupported(absl::StrCat("an FFN of ", ffn, " (multiples of ", kVector, " are)"));
+    }
+    if (experts.count > kMaxGpuExperts || experts.used > kMaxGpuExpertsUsed) {
+      return Unsupported(absl::StrCat("a mixture of ", experts.count, " experts, ", experts.used,
+                                      " of them for each token (up to ", kMaxGpuExperts, " and ",
+                                      kMaxGpuExpertsUsed, " are)"));
+    }
+    if (experts.count > 0 && layer.form == LayerForm::kParallel) {
+      return Unsupported("a mixture of experts beside attention");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string NameOf(TileFormat format) {
+  return std::string(GetTensorTypeInfo(kFormatTypes[static_cast<int>(format)]).name);
+}
+
+absl::Status CheckExpertFormats(const DeviceWeights& weights, const KernelSet& kernels) {
+  for (const DeviceLayer& layer : weights.layers()) {
+    for (const TiledMatrix* matrix : {&layer.experts.gate_up, &layer.experts.down}) {
+      if (matrix->rows == 0 || kernels.expert_gemm_takes(matrix->format)) continue;
+      return Unsupported(absl::StrCat("experts of ", NameOf(matrix->format)));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet& kernels) {
   const LayerSpec& layer = spec.layers[0];
@@ -69,9 +88,6 @@ absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet
     return Unsupported(absl::StrCat("a hidden size of ", spec.hidden, " (multiples of ", kVector,
                                     " up to ", kMaxNormHidden, " are)"));
   }
-  if (layer.ffn % kVector != 0) {
-    return Unsupported(absl::StrCat("an FFN of ", layer.ffn, " (multiples of ", kVector, " are)"));
-  }
   for (const LayerSpec& other : spec.layers) {
     if (other.rope.kind != RopeKind::kNone && other.rope.dims % kVector != 0) {
       return Unsupported(absl::StrCat("RoPE of ", other.rope.dims, " dimensions (multiples of ",
@@ -84,7 +100,28 @@ absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet
   return absl::OkStatus();
 }
 
-absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
+// The type of most bits, among those that files often have, of which all of the model's weights
+// would fit, as advice; empty if there is none.
+std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
+                         const DeviceInfo& device) {
+  constexpr TileFormat kUsual[] = {TileFormat::kF16,   TileFormat::kQ8_0,   TileFormat::kQ6_K,
+                                   TileFormat::kQ5_K,  TileFormat::kQ4_K,   TileFormat::kIQ3_S,
+                                   TileFormat::kIQ2_S, TileFormat::kIQ2_XXS};
+  const uint64_t others = plan.workspace_bytes + plan.kv_bytes();
+  if (others >= device.free_bytes) return "";
+  const double room = static_cast<double>(device.free_bytes - others);
+  for (const TileFormat format : kUsual) {
+    const double bytes = static_cast<double>(weights.num_weights()) * UnitBytes(format) /
+                         (kTileRows * UnitCols(format));
+    // It is not the weights that are too large if theirs has no more bits.
+    if (bytes > room || bytes >= static_cast<double>(plan.weights_bytes)) continue;
+    return absl::StrCat("; with weights of ", NameOf(format), " it would fit");
+  }
+  return "";
+}
+
+absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceWeights& weights,
+                        const DeviceInfo& device) {
   const uint64_t needed = plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes();
   return MakeError(
       absl::StatusCode::kResourceExhausted,
@@ -92,7 +129,8 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
                    ", workspace ", plan.workspace_bytes, ", KV cache ", plan.kv_bytes(), ") and ",
                    device.free_bytes, " of ", device.total_bytes,
                    " are free; lower kv_cache_bytes, max_seqs or max_step_tokens, use a smaller "
-                   "model, or end what else uses the GPU"),
+                   "model, or end what else uses the GPU",
+                   TypeThatFits(plan, weights, device)),
       {.reason = "INSUFFICIENT_MEMORY", .subject = "GPU memory"});
 }
 
@@ -101,8 +139,9 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceInfo& device) {
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, const DeviceInfo& device) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
-  ORCD_RETURN_IF_ERROR(CheckParts(spec));
   ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
+  ORCD_RETURN_IF_ERROR(CheckFfns(spec));
+  ORCD_RETURN_IF_ERROR(CheckExpertFormats(weights, *device.kernels));
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {
@@ -155,7 +194,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
     const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
     if (taken >= free_bytes) {
       set_kv(block_bytes.whole + block_bytes.window, 1);
-      return DoesNotFit(plan, device);
+      return DoesNotFit(plan, weights, device);
     }
     const double fraction =
         options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
@@ -173,7 +212,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   }
   ORCD_RETURN_IF_ERROR(CheckHoldsABlock(plan.kv, options, kv_bytes));
   if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > device.free_bytes) {
-    return DoesNotFit(plan, device);
+    return DoesNotFit(plan, weights, device);
   }
   return plan;
 }

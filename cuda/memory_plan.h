@@ -41,9 +41,9 @@ struct MemoryPlan {
 };
 
 // `weights` are laid out, not uploaded.
-// kInvalidArgument naming the option that is out of range; kUnimplemented naming what the model has
-// and no kernel computes (experts, attention sinks, the clamped SwiGLU), or the shape that the
-// kernels do not take; kResourceExhausted with all the numbers if the model does not fit.
+// kInvalidArgument naming the option that is out of range; kUnimplemented naming the shape, the
+// number or the type of experts that the kernels do not take; kResourceExhausted with all the
+// numbers, and the type of weights that would fit, if the model does not.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, const DeviceInfo& device);
 
