@@ -22,6 +22,7 @@
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
 #include "runtime/backend/batch_checker.h"
+#include "runtime/backend/expert_load.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
 #include "runtime/model/rope.h"
@@ -83,6 +84,9 @@ struct Parts {
   // [step in flight][max_seqs], copy of ForwardBuffers::not_finite after a step in which some
   // sequence drew nothing.
   PinnedMemory not_finite;
+  // [step in flight], the load of experts of all steps up to it; stale after a step that ran no
+  // layer with experts.
+  PinnedMemory expert_loads;
   std::optional<ForwardBuffers> buffers;
   std::optional<Forward> forward;
   Stream stream;
@@ -94,6 +98,9 @@ struct Parts {
 
   int32_t* host_not_finite(int turn) const {
     return reinterpret_cast<int32_t*>(not_finite.data()) + turn * plan.options.max_seqs;
+  }
+  ExpertLoad* host_expert_load(int turn) const {
+    return reinterpret_cast<ExpertLoad*>(expert_loads.data()) + turn;
   }
   // Tables of the step in flight `turn`.
   uint8_t* device_tables(int turn) const {
@@ -140,6 +147,8 @@ class CudaBackend : public Backend {
   const StepGraph* FindGraph(const StepBatch& batch) const;
   // Returns OK once `pending` has its results in host memory, or else the GPU's error.
   absl::Status WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const;
+  // The load of experts of a step that was waited for.
+  ExpertLoad TakeExpertLoad(const Pending& pending);
 
   const std::unique_ptr<Parts> parts_;
   BackendInfo info_;
@@ -147,11 +156,13 @@ class CudaBackend : public Backend {
   std::vector<SlotState> slots_;
   std::deque<Pending> pending_;
   uint32_t steps_ = 0;
+  // The load of experts of all steps that were waited for.
+  ExpertLoad expert_load_;
 };
 
 absl::Status EnqueueLogits(Parts& p, const StepShape& shape, int turn, ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
-  return p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap);
+  return p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap, p.host_expert_load(turn));
 }
 
 // `all_sample`: as in Pending.
@@ -393,6 +404,7 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   ORCD_RETURN_IF_ERROR(WaitFor(pending, drawn));
   std::atomic_thread_fence(std::memory_order_acquire);
   StepResult result;
+  result.expert_load = TakeExpertLoad(pending);
   for (size_t row = 0; const Pending::Part& part : pending.parts) {
     PartResult& given = result.parts.emplace_back();
     if (!part.sample) {
@@ -412,6 +424,18 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
     if (part.drafts > 0) slots_[part.slot].last_drawn = given.samples.back().token;
   }
   return result;
+}
+
+ExpertLoad CudaBackend::TakeExpertLoad(const Pending& pending) {
+  const ExpertLoad& total = *parts_->host_expert_load(pending.turn);
+  ExpertLoad taken;
+  if (total.tokens <= expert_load_.tokens) return taken;
+  for (size_t i = 0; i < ExpertLoad::kBuckets; ++i) {
+    taken.experts[i] = total.experts[i] - expert_load_.experts[i];
+  }
+  taken.tokens = total.tokens - expert_load_.tokens;
+  expert_load_ = total;
+  return taken;
 }
 
 absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const {
@@ -512,6 +536,9 @@ absl::Status AllocateWorkspace(Parts& p) {
   const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * p.plan.step.max_seqs;
   ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));
   std::fill_n(p.results.data(), results_bytes, uint8_t{0});
+  ORCD_ASSIGN_OR_RETURN(p.expert_loads, PinnedMemory::Allocate(sizeof(ExpertLoad) * kMaxInFlight,
+                                                               "the load of experts"));
+  std::fill_n(p.expert_loads.data(), p.expert_loads.size(), uint8_t{0});
   ORCD_ASSIGN_OR_RETURN(p.not_finite,
                         PinnedMemory::Allocate(sizeof(int32_t) * kMaxInFlight * options.max_seqs,
                                                "what is not finite"));
