@@ -11,8 +11,8 @@
 
 namespace orcd::cuda {
 
-// Running softmax state of a query row: its result is out * (1 / sum), with weights 2^(score -
-// max).
+// Running softmax state of a query row, without its head's sink: its result is out * FinalFactor,
+// with weights 2^(score - max).
 struct RowState {
   float max;
   float sum;
@@ -39,6 +39,18 @@ __device__ __forceinline__ MergeFactors Merge(RowState& first, const RowState& s
 __device__ __forceinline__ float MergeValues(float first, float second,
                                              const MergeFactors& factors) {
   return fmaf(second, factors.second, first * factors.first);
+}
+
+// The sink of a head without one.
+inline constexpr float kNoSink = -INFINITY;
+
+// What a row's result is multiplied by once all tiles are merged: 1 over the sum of all weights,
+// that of the head's sink included. kPlain: heads have no sinks.
+template <bool kPlain>
+__device__ __forceinline__ float FinalFactor(const RowState& row, float sink) {
+  if (kPlain) return 1 / row.sum;
+  // A sink far above all scores overflows to infinity, which leaves 0; kNoSink adds 0.
+  return 1 / (row.sum + Exp2(fmaf(sink, kLog2E, -row.max)));
 }
 
 // Factor that turns scores, after Softcap if there is one, into base-2 logarithms of weights.

@@ -214,6 +214,16 @@ __device__ __forceinline__ void PadQueries(int first, int rows, Shared& shared) 
   }
 }
 
+// Loads the sinks of heads first_head… to `to`; no kernel of the step writes them. A block of at
+// least kRows threads.
+template <int kRows>
+__device__ __forceinline__ void LoadSinks(const AttentionRule& rule, int first_head, int heads,
+                                          float* to) {
+  const int row = threadIdx.x;
+  if (row >= kRows) return;
+  to[row] = rule.sinks != nullptr && row < heads ? __ldg(rule.sinks + first_head + row) : kNoSink;
+}
+
 // Prologue: makes the queries, and the token's own key and value, in shared memory (`q` and `own`);
 // if this block has the last tile, also stores the key and value in the cache. Of products that are
 // IsPlain. kThreads: threads that make them; in most models each makes one item (kPairs pairs of a

@@ -92,6 +92,8 @@ struct Shared {
   __half own[2][kHeadDim];
   alignas(16) Tile tiles[kTiles];
   bool last;
+  // Those of the queries' heads; unused if the rule is plain.
+  float sinks[kPlain ? 1 : kRows];
 };
 
 // Steps of 16 columns whose A fragments one ldmatrix loads.
@@ -275,21 +277,23 @@ struct Sums {
     }
   }
 
+  // sinks: of the rows' heads, in shared memory; unused if the rule is plain.
+  template <bool kPlain>
   __device__ __forceinline__ void StoreResult(const Activations& to, int token, int first_head,
-                                              int rows) const {
+                                              int rows, const float* sinks) const {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const int row = lane / 4 + half * 8;
       if (row >= rows) continue;
-      const float share = 1 / state[half].sum;
+      const float factor = FinalFactor<kPlain>(state[half], kPlain ? kNoSink : sinks[row]);
       const int first_col = (first_head + row) * kHeadDim + warp * kCols + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kCols / 8; ++j) {
         if (!Has(j)) break;
         *reinterpret_cast<__half2*>(to.data + to.Index(token, first_col + j * 8)) =
-            __floats2half2_rn(out[j][half * 2] * share, out[j][half * 2 + 1] * share);
+            __floats2half2_rn(out[j][half * 2] * factor, out[j][half * 2 + 1] * factor);
       }
     }
   }
@@ -501,6 +505,10 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
     copier.Run(Copier::kAtOnce);
   } else {
     PadQueries<kHeadDim, kWarps * 32>(group_heads, BlockShared::kRows, shared);
+    if (!kPlain) {
+      LoadSinks<BlockShared::kRows>(args.rule, work.kv_head * group_heads, group_heads,
+                                    shared.sinks);
+    }
   }
   const int parts =
       kPlain || args.qkv.query_split != nullptr ? __ldg(args.qkv.query_split + work.kv_head) : 1;
@@ -589,7 +597,8 @@ __global__ void __launch_bounds__(Threads(kWarps), kMinBlocks<kHalves, kWarps>)
       }
     }
   }
-  total.StoreResult(args.out, work.sequence.first_token, first_head, group_heads);
+  total.template StoreResult<kPlain>(args.out, work.sequence.first_token, first_head, group_heads,
+                                     shared.sinks);
 }
 
 // Variants that exist besides that of few warps and 16 rows: of rare head sizes there are fewer, to

@@ -503,7 +503,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (rows[half] >= work.rows) continue;
-    const float share = 1 / total_state[half].sum;
+    float sink = kNoSink;
+    if (!kPlain && args.rule.sinks != nullptr) {
+      const int head_in_group = (work.first_row + rows[half]) % group_heads;
+      sink = __ldg(args.rule.sinks + kv_head * group_heads + head_in_group);
+    }
+    const float factor = FinalFactor<kPlain>(total_state[half], sink);
     const int token = work.sequence.first_token + (work.first_row + rows[half]) / group_heads;
     const int head = kv_head * group_heads + (work.first_row + rows[half]) % group_heads;
     __half* const to = args.out.data + args.out.Index(token, head * kHeadDim) + lane % 4 * 2;
@@ -516,7 +521,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           kHeadDim % kActivationCols == 0
               ? to + j / 8 * stride + j % 8 * 64
               : args.out.data + args.out.Index(token, head * kHeadDim + j * 8) + lane % 4 * 2;
-      *reinterpret_cast<__half2*>(at) = __floats2half2_rn(total[i] * share, total[i + 1] * share);
+      *reinterpret_cast<__half2*>(at) = __floats2half2_rn(total[i] * factor, total[i + 1] * factor);
     }
   }
 }
