@@ -1,5 +1,5 @@
 // GEMM of many tokens with quantised weights (F16 weights up to 64 tokens), and the parts that it
-// shares with the GEMM of F16 weights (gemm_f16.cu).
+// shares with the GEMM of F16 weights (gemm_f16.cu) and with that of experts (gemm_experts.cuh).
 //
 // Kernel<format, second format, tile shape>: y = W x, where W stays quantised in memory.
 //   Tile      a block computes block_tiles row tiles of 16 rows by kTokens tokens, in one split of
@@ -194,11 +194,11 @@ struct Rings {
 };
 
 // Weight producer: copies the columns of `range` of the row tiles from the block's first to
-// `end_tile`.
+// `end_tile`. `read_once`: no other block reads them.
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const BlockTile& block,
-                                               int end_tile, const Range& range, uint32_t shared,
-                                               Rings<kFormat, S>& rings) {
+                                               int end_tile, bool read_once, const Range& range,
+                                               uint32_t shared, Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
   constexpr int kMost = kTilesAProducer<S::kTiles>;
@@ -213,7 +213,7 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
                  int64_t{range.FirstUnit<kFormat>()} * kUnitBytes;
   }
   // Weights that no other block reads leave the L2 cache first, so that activations stay there.
-  const CachePolicy policy = CachePolicy::Of(args.tokens <= S::kTokens);
+  const CachePolicy policy = CachePolicy::Of(read_once);
   PipelineStage<Ring::kWeightStages> stage;
   const int units = range.Units<kFormat>();
 #pragma unroll 1
@@ -234,12 +234,13 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
   }
 }
 
+// Copies tokens up to `end_token`, a multiple of 8.
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void ProduceX(const MatmulParams& args, const BlockTile& block,
-                                         const Range& range, uint32_t shared,
+                                         int end_token, const Range& range, uint32_t shared,
                                          Rings<kFormat, S>& rings) {
   using Ring = Rings<kFormat, S>;
-  const int x_bytes = XBytes(min(S::kTokens, args.x.tokens - block.first_token));
+  const int x_bytes = XBytes(min(S::kTokens, end_token - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
                      range.begin * x_stride;
@@ -280,11 +281,11 @@ __device__ __forceinline__ void Store(const MatmulParams& args, int tile, int fi
 }
 
 // SwiGLU epilogue, 8 units of each row tile: gathers core matrices in shared memory in the layout
-// of the result.
-template <int kTokens>
-__device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_tile, int tiles,
-                                            int first_token, int group, uint8_t* out, float factor,
-                                            const float (&c)[kTokens / 2]) {
+// of the result. unit(gate, up) makes a unit of two sums.
+template <int kTokens, typename Unit>
+__device__ __forceinline__ void StoreUnits(const MatmulParams& args, int first_tile, int tiles,
+                                           int first_token, int group, uint8_t* out,
+                                           const float (&c)[kTokens / 2], const Unit& unit) {
   constexpr int kTokenGroups = kTokens / 8;
   // Bytes of eight tokens: one core matrix for each row tile.
   constexpr int kGroupBytes = kTilesAGroup * 128;
@@ -299,8 +300,7 @@ __device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* const v = &c[4 * (j + i)];
-      halves[i] = AsBits(__halves2half2(SwiGluUnit(v[0], v[2], factor, args.swiglu.activation),
-                                        SwiGluUnit(v[1], v[3], factor, args.swiglu.activation)));
+      halves[i] = AsBits(__halves2half2(unit(v[0], v[2]), unit(v[1], v[3])));
     }
     StoreMatricesTransposed(
         SharedAddress(mine) + (j + lane / 8) * kGroupBytes + warp * 128 + lane % 8 * 16, halves);
@@ -320,6 +320,15 @@ __device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_
   }
 }
 
+template <int kTokens>
+__device__ __forceinline__ void StoreSwiGlu(const MatmulParams& args, int first_tile, int tiles,
+                                            int first_token, int group, uint8_t* out, float factor,
+                                            const float (&c)[kTokens / 2]) {
+  StoreUnits<kTokens>(
+      args, first_tile, tiles, first_token, group, out, c,
+      [&](float gate, float up) { return SwiGluUnit(gate, up, factor, args.swiglu.activation); });
+}
+
 // A consumer warp's positions in the rings, and its main loop.
 template <TileFormat kFormat, typename S>
 class Consumer {
@@ -337,7 +346,7 @@ class Consumer {
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
       : shared_(shared),
         rings_(rings),
-        factors_(SuperBlockFactors(matrix.exponent)),
+        factors_(FactorsOf<kFormat>(matrix.exponent)),
         tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
         lane_(threadIdx.x % 32) {}
 
@@ -414,18 +423,27 @@ class Consumer {
   bool first_ = true;
 };
 
-// Body of a block: block `index` of the blocks of `rows`, in split blockIdx.y.
-template <TileFormat kFormat, typename S>
-__device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const RowTileRange& rows,
-                                              int index, uint8_t* shared,
+// The work of a block beside its BlockTile.
+struct BlockWork {
+  // Row tiles up to end_tile, in split `split` of K.
+  int end_tile;
+  int split;
+  // As ProduceX and ProduceWeights take them.
+  int x_end;
+  bool reads_once;
+  // StoreSwiGlu with kBias: what is added to the sums, by rows of the result; null: nothing.
+  const float* bias;
+};
+
+// Body of a block.
+template <TileFormat kFormat, typename S, bool kBias = false>
+__device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const BlockTile& block,
+                                              const BlockWork& work, uint8_t* shared,
                                               Rings<kFormat, S>& rings) {
   const int group = threadIdx.x / 128;
-  const BlockTile block = BlockTile::Of<S::kTokens>(rows, args.tokens, index);
-  const int end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles);
   const int cols = args.matrices[0].cols;
-  const int split = blockIdx.y;
-  const Range range = {SplitBegin(cols, args.splits, split) / kActivationCols,
-                       SplitBegin(cols, args.splits, split + 1) / kActivationCols};
+  const Range range = {SplitBegin(cols, args.splits, work.split) / kActivationCols,
+                       SplitBegin(cols, args.splits, work.split + 1) / kActivationCols};
 
   LaunchDependents();
   if (threadIdx.x == 0) {
@@ -446,9 +464,10 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const Ro
         // The model's weights are there from the start; activations are written by the kernel
         // before.
         WaitForDependency();
-        ProduceX<kFormat, S>(args, block, range, x_ring, rings);
+        ProduceX<kFormat, S>(args, block, work.x_end, range, x_ring, rings);
       } else {
-        ProduceWeights<kFormat, S>(args, block, end_tile, range, weight_ring, rings);
+        ProduceWeights<kFormat, S>(args, block, work.end_tile, work.reads_once, range, weight_ring,
+                                   rings);
       }
     }
   } else {
@@ -476,12 +495,45 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const Ro
       // All consumers have finished with the activation ring, whose memory the epilogue reuses.
       ConsumersSync<S::kGroups>();
       const int first_tile = block.first_tile + group * kTilesAGroup;
-      StoreSwiGlu<S::kTokens>(args, first_tile, end_tile - first_tile, block.first_token, group,
-                              shared, ResultFactor(matrix), c);
-    } else if (tile < end_tile) {
-      Store<S::kTokens>(args, tile, block.first_token, split, ResultFactor(matrix), c);
+      const int tiles = work.end_tile - first_tile;
+      const float factor = ResultFactor(matrix);
+      if constexpr (kBias) {
+        // -0 changes no sum, nor a zero's sign.
+        float added[2] = {-0.0f, -0.0f};
+        if (work.bias != nullptr && tile < work.end_tile) {
+          const float* const of_row = work.bias + tile * kTileRows + threadIdx.x % 32 / 4;
+          added[0] = of_row[0];
+          added[1] = of_row[8];
+        }
+        StoreUnits<S::kTokens>(args, first_tile, tiles, block.first_token, group, shared, c,
+                               [&](float gate, float up) {
+                                 return SwiGluUnit(fmaf(gate, factor, added[0]),
+                                                   fmaf(up, factor, added[1]), 1,
+                                                   args.swiglu.activation);
+                               });
+      } else {
+        StoreSwiGlu<S::kTokens>(args, first_tile, tiles, block.first_token, group, shared, factor,
+                                c);
+      }
+    } else if (tile < work.end_tile) {
+      Store<S::kTokens>(args, tile, block.first_token, work.split, ResultFactor(matrix), c);
     }
   }
+}
+
+// Body of block `index` of the blocks of `rows`, in split blockIdx.y.
+template <TileFormat kFormat, typename S>
+__device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const RowTileRange& rows,
+                                              int index, uint8_t* shared,
+                                              Rings<kFormat, S>& rings) {
+  const BlockTile block = BlockTile::Of<S::kTokens>(rows, args.tokens, index);
+  const BlockWork work = {
+      .end_tile = min(block.first_tile + rows.block_tiles, rows.first_tile + rows.tiles),
+      .split = static_cast<int>(blockIdx.y),
+      .x_end = args.x.tokens,
+      .reads_once = args.tokens <= S::kTokens,
+      .bias = nullptr};
+  MultiplyTiles<kFormat, S>(args, block, work, shared, rings);
 }
 
 // Row tiles of format kFormat (`rows`), and behind them those of kOther (`others`); see the top of

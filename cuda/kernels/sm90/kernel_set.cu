@@ -9,8 +9,9 @@ constexpr int kHeadDims[] = {16, 32, 64, 80, 96, 128, 256};
 constexpr int kMaxVocab = 8 * 36000;
 
 cudaError_t Prepare(const DeviceTraits&, int vocab) {
-  return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareDecodeAttentionKernels(),
-                   PreparePrefillAttentionKernels(), PrepareSampleKernel(vocab)});
+  return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareExpertGemmKernels(),
+                   PrepareDecodeAttentionKernels(), PreparePrefillAttentionKernels(),
+                   PrepareSampleKernel(vocab)});
 }
 
 }  // namespace
@@ -31,6 +32,8 @@ const KernelSet kKernels = {
     .gemm_takes_behind = GemmTakesBehind,
     .gemm_sums = GemmSums,
     .dequantise = LaunchDequantise,
+    .expert_gemm = LaunchExpertGemm,
+    .expert_gemm_takes = ExpertGemmTakes,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,
     .sample = LaunchSample,

@@ -25,6 +25,7 @@ extern const KernelSet kKernels;
 
 cudaError_t PrepareMatvecKernels();
 cudaError_t PrepareGemmKernels();
+cudaError_t PrepareExpertGemmKernels();
 cudaError_t PrepareDecodeAttentionKernels();
 cudaError_t PreparePrefillAttentionKernels();
 cudaError_t PrepareSampleKernel(int vocab);
@@ -32,6 +33,8 @@ cudaError_t PrepareSampleKernel(int vocab);
 cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t stream);
+cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);
@@ -52,6 +55,8 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
       return false;
   }
 }
+
+constexpr bool ExpertGemmTakes(TileFormat format) { return !HasGroupBook(format); }
 
 // Different formats are allowed only in the pairs that files use together, since they give the
 // values of some layers more bits.

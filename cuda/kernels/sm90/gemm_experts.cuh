@@ -1,0 +1,154 @@
+// Products of experts (experts.h): the GEMM of gemm.cuh with its work from a list in VRAM.
+//
+// Kernel<format, tile shapes>: a block multiplies block_tiles row tiles (blockIdx.x) of the expert
+// of list entry blockIdx.y by the entry's rows, all of K; the smallest shape that holds the rows is
+// taken. Blocks of one entry, and entries of one expert, run close in time, so that weights are
+// read from memory once. Entries without rows end at once. A block can read nothing before the
+// kernel ahead of it has ended, which writes the list. Warps, pipeline and loop are gemm.cuh's.
+//   Shapes    up to 64 rows an entry: 128 x 32 alone on an SM if no SM has two blocks; else 128 x
+//             32 and 128 x 64, two blocks an SM. More rows: 128 x 64, 128 x 128 and 128 x 256.
+//   Epilogue  F32 rows from registers; or SwiGLU, with a bias before the activation.
+//   Floor     the weights of chosen experts once from memory; 2 * rows * columns FLOP an entry's
+//             row, and those of the rows up to the shape's.
+#ifndef ORCD_CUDA_KERNELS_SM90_GEMM_EXPERTS_CUH_
+#define ORCD_CUDA_KERNELS_SM90_GEMM_EXPERTS_CUH_
+
+#include <algorithm>
+
+#include "cuda/kernels/common/experts.h"
+#include "cuda/kernels/sm90/gemm.cuh"
+
+namespace orcd::cuda::gemm {
+
+struct ExpertParams {
+  // The one matrix is expert 0's; `rows` are those that Store writes.
+  MatmulParams product;
+  const ExpertTile* tiles;
+  // Entries of fewer rows are the last, or only, ones of their expert.
+  int tile_rows;
+  const float* bias;
+  int block_tiles;
+};
+
+// Multiplies the rows of `tile` and returns true, if the shape holds them.
+template <TileFormat kFormat, typename S>
+__device__ __forceinline__ bool MultiplyExpert(const ExpertParams& args, const ExpertTile& tile,
+                                               uint8_t* shared, uint64_t* barriers) {
+  if (tile.rows > S::kTokens) return false;
+  MatmulParams product = args.product;
+  product.num_matrices = 1;
+  product.splits = 1;
+  product.weights_are_new = false;
+  product.tokens = tile.first_row + tile.rows;
+  TiledMatrix& matrix = product.matrices[0];
+  matrix.format = kFormat;
+  matrix.data += tile.expert * matrix.bytes();
+  const int first_tile = static_cast<int>(blockIdx.x) * args.block_tiles;
+  const BlockWork work = {
+      .end_tile = min(first_tile + args.block_tiles, matrix.row_tiles()),
+      .split = 0,
+      .x_end = (product.tokens + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign,
+      .reads_once = tile.rows < args.tile_rows,
+      .bias = args.bias == nullptr ? nullptr : args.bias + int64_t{tile.expert} * matrix.rows};
+  MultiplyTiles<kFormat, S, /*kBias=*/true>(product, {first_tile, tile.first_row}, work, shared,
+                                            *reinterpret_cast<Rings<kFormat, S>*>(barriers));
+  return true;
+}
+
+// Shapes of ascending numbers of tokens, as many blocks an SM each.
+template <TileFormat kFormat, typename First, typename... More>
+__global__ void __launch_bounds__(First::kThreads, First::kResidents)
+    ExpertKernel(const __grid_constant__ ExpertParams args) {
+  constexpr size_t kBarrierBytes =
+      std::max({sizeof(Rings<kFormat, First>), sizeof(Rings<kFormat, More>)...});
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ uint64_t barriers[kBarrierBytes / sizeof(uint64_t)];
+  // Before MultiplyTiles does, so that the next kernel's blocks need not wait for the list.
+  LaunchDependents();
+  WaitForDependency();
+  const ExpertTile tile = args.tiles[blockIdx.y];
+  if (tile.rows == 0) return;
+  static_cast<void>(MultiplyExpert<kFormat, First>(args, tile, shared, barriers) ||
+                    (MultiplyExpert<kFormat, More>(args, tile, shared, barriers) || ...));
+}
+
+template <TileFormat kFormat, typename... Shapes>
+constexpr int kExpertKernelBytes = std::max({Shapes::SharedBytes(kFormat)...});
+
+// The kernels of a format.
+template <TileFormat kFormat, typename... Shapes>
+struct ExpertShapes {
+  static cudaError_t Prepare() {
+    return cudaFuncSetAttribute(ExpertKernel<kFormat, Shapes...>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                kExpertKernelBytes<kFormat, Shapes...>);
+  }
+  static cudaError_t Launch(const ExpertParams& args, int max_tiles, cudaStream_t stream) {
+    const int tiles = args.product.matrices[0].row_tiles();
+    const dim3 grid((tiles + args.block_tiles - 1) / args.block_tiles, max_tiles);
+    return cuda::Launch(ExpertKernel<kFormat, Shapes...>, grid, kThreads,
+                        kExpertKernelBytes<kFormat, Shapes...>, stream, args);
+  }
+};
+template <TileFormat kFormat>
+using ExpertsAlone = ExpertShapes<kFormat, BlockShape<32>>;
+template <TileFormat kFormat>
+using ExpertsInTwos = ExpertShapes<kFormat, BlockShape<32, 2>, BlockShape<64, 2>>;
+template <TileFormat kFormat>
+using ExpertsOfManyRows = ExpertShapes<kFormat, BlockShape<64>, BlockShape<128>, BlockShape<256>>;
+
+template <TileFormat kFormat>
+cudaError_t PrepareExperts() {
+  return AnyError({ExpertsAlone<kFormat>::Prepare(), ExpertsInTwos<kFormat>::Prepare(),
+                   ExpertsOfManyRows<kFormat>::Prepare()});
+}
+
+template <TileFormat kFormat>
+cudaError_t LaunchExperts(ExpertParams args, int max_tiles, int sms, cudaStream_t stream) {
+  if (args.tile_rows > kFewTokens) {
+    return ExpertsOfManyRows<kFormat>::Launch(args, max_tiles, stream);
+  }
+  // A block's time beside that of its row tiles, in row tiles: its activations and, as a warp takes
+  // as long for one row tile as all warps for theirs, the dequantising of super-blocks.
+  constexpr int kOverhead = HasSuperBlocks(kFormat) ? kBlockTiles : 2;
+  const int tiles = args.product.matrices[0].row_tiles();
+  args.block_tiles = EvenBlockTiles(tiles, max_tiles, sms, kBlockTiles, kOverhead);
+  const int blocks = (tiles + args.block_tiles - 1) / args.block_tiles * max_tiles;
+  return blocks <= sms && args.tile_rows <= kFewestTokens
+             ? ExpertsAlone<kFormat>::Launch(args, max_tiles, stream)
+             : ExpertsInTwos<kFormat>::Launch(args, max_tiles, stream);
+}
+
+// One translation unit each; cudaErrorInvalidValue for other formats.
+cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int max_tiles, int sms,
+                                  cudaStream_t stream);
+cudaError_t PrepareExpertsOfBlocks();
+cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int max_tiles, int sms,
+                                      cudaStream_t stream);
+cudaError_t PrepareExpertsOfRareBlocks();
+cudaError_t LaunchExpertsOfSuperBlocks(const ExpertParams& args, int max_tiles, int sms,
+                                       cudaStream_t stream);
+cudaError_t PrepareExpertsOfSuperBlocks();
+cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int max_tiles, int sms,
+                                      cudaStream_t stream);
+cudaError_t PrepareExpertsOfLevelBooks();
+
+// Launches, or prepares, the kernels of formats kFormats.
+template <TileFormat... kFormats>
+cudaError_t LaunchExpertsOf(const ExpertParams& args, int max_tiles, int sms, cudaStream_t stream) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto launch_if = [&]<TileFormat kFormat>() {
+    if (args.product.matrices[0].format != kFormat) return;
+    error = LaunchExperts<kFormat>(args, max_tiles, sms, stream);
+  };
+  (launch_if.template operator()<kFormats>(), ...);
+  return error;
+}
+template <TileFormat... kFormats>
+cudaError_t PrepareExpertsOf() {
+  return AnyError({PrepareExperts<kFormats>()...});
+}
+
+}  // namespace orcd::cuda::gemm
+
+#endif  // ORCD_CUDA_KERNELS_SM90_GEMM_EXPERTS_CUH_
