@@ -9,7 +9,7 @@
 //   AnyNormKernel   norms that are not IsPlain, one row a block of NormThreads threads: the branch
 //                   may have a bias and a norm of its own, and norms may be layer norms.
 //   Floor           a value: 4 bytes of residual read, and 4 * splits of partials read and 4
-//                   written with them; 2 written.
+//                   written with them; 2 written, and 4 more with out_f32.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -39,12 +39,22 @@ __device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
   }
 }
 
+__device__ __forceinline__ float4 ScaledBy(const float4& value, float scale, const float4& by) {
+  return make_float4(value.x * scale * by.x, value.y * scale * by.y, value.z * scale * by.z,
+                     value.w * scale * by.w);
+}
+// Vector i of row `row` of out_f32.
+__device__ __forceinline__ float4& OutF32(const NormArgs& args, int row, int i) {
+  return reinterpret_cast<float4*>(args.out_f32 + int64_t{row} * args.hidden)[i];
+}
+
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
 
 // One block per row, with as many threads as it can use, so that all its loads are in flight at
-// once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short.
-template <int kSplits>
+// once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short. kF32:
+// writes out_f32 as well.
+template <int kSplits, bool kF32>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ float sums[kMaxNormThreads / 32];
@@ -87,10 +97,12 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
     if (i >= vectors) continue;
     *reinterpret_cast<uint2*>(args.out.data + args.out.Index(blockIdx.x, i * kVector)) =
         Normed(mine[v], scale, weight[v]);
+    if constexpr (kF32) OutF32(args, blockIdx.x, i) = ScaledBy(mine[v], scale, weight[v]);
   }
 }
 
 // Many rows without partials, two rows a block: bound by the memory, which writes whole sectors.
+template <bool kF32>
 __global__ void __launch_bounds__(kMaxNormThreads)
     ManyNormKernel(const __grid_constant__ NormArgs args) {
   constexpr int kRows = 2;
@@ -132,7 +144,14 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     if (i >= vectors) continue;
     uint2 out[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) out[r] = Normed(row[r][v], scale[r], weight[v]);
+    for (int r = 0; r < kRows; ++r) {
+      out[r] = Normed(row[r][v], scale[r], weight[v]);
+      if constexpr (kF32) {
+        if (first_row + r < args.tokens) {
+          OutF32(args, first_row + r, i) = ScaledBy(row[r][v], scale[r], weight[v]);
+        }
+      }
+    }
     // A pair of threads has eight columns of both rows: one thread stores the first row's eight,
     // the other the second row's, which follow them in memory.
     const bool odd = i % 2 != 0;
@@ -158,11 +177,6 @@ __device__ __forceinline__ void ForEachVector(int vectors, const Function& funct
     const int i = threadIdx.x + v * blockDim.x;
     if (i < vectors) function(i, v);
   }
-}
-
-__device__ __forceinline__ float4 ScaledBy(const float4& value, float scale, const float4& by) {
-  return make_float4(value.x * scale * by.x, value.y * scale * by.y, value.z * scale * by.z,
-                     value.w * scale * by.w);
 }
 
 // Makes `row` norm(row) * weight. `scratch`: two floats per warp, which no other call uses.
@@ -233,46 +247,57 @@ __global__ void __launch_bounds__(kMaxNormThreads)
     *reinterpret_cast<uint2*>(args.out.data + args.out.Index(blockIdx.x, i * kVector)) =
         make_uint2(AsBits(__floats2half2_rn(row[v].x, row[v].y)),
                    AsBits(__floats2half2_rn(row[v].z, row[v].w)));
+    if (args.out_f32 != nullptr) OutF32(args, blockIdx.x, i) = row[v];
   });
 }
 
 // Rows so many that two a block fill the SMs.
 constexpr int kManyRows = 512;
 
-template <int kSplits>
+template <int kSplits, bool kF32>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
   const int vectors = args.hidden / kVector;
   return LaunchInDecode(
-      NormKernel<kSplits>, dim3(args.tokens),
+      NormKernel<kSplits, kF32>, dim3(args.tokens),
       std::min(kMaxThreads, std::max(NormThreads(args.hidden), (vectors + 31) / 32 * 32)),
       args.hidden * sizeof(float), stream, args);
 }
 
 // LaunchWith of each number of partials.
-template <size_t... kBefore>
+template <bool kF32, size_t... kBefore>
 constexpr auto Launches(std::index_sequence<kBefore...>) {
-  return std::array{LaunchWith<kBefore + 1>...};
+  return std::array{LaunchWith<kBefore + 1, kF32>...};
 }
-constexpr auto kLaunches = Launches(std::make_index_sequence<kMaxSplits>());
+template <bool kF32>
+constexpr auto kLaunches = Launches<kF32>(std::make_index_sequence<kMaxSplits>());
+
+// Norms that are IsPlain but for out_f32.
+template <bool kF32>
+cudaError_t LaunchPlain(const NormArgs& args, cudaStream_t stream) {
+  if (args.partials == nullptr) {
+    const bool many = args.tokens >= kManyRows && args.rows == nullptr;
+    return many && args.hidden % (2 * kVector) == 0
+               ? LaunchInDecode(ManyNormKernel<kF32>, dim3((args.tokens + 1) / 2),
+                                NormThreads(args.hidden), 0, stream, args)
+               : LaunchWith<0, kF32>(args, stream);
+  }
+  if (args.splits < 1 || args.splits > kMaxSplits) return cudaErrorInvalidValue;
+  return kLaunches<kF32>[args.splits - 1](args, stream);
+}
 
 }  // namespace
 
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
   static_assert(kMaxNormHidden == kMaxNormThreads * kMaxNormVectors * kVector);
   if (args.hidden > kMaxNormHidden || args.hidden % kVector != 0) return cudaErrorInvalidValue;
-  if (!IsPlain(args) || args.out.data == nullptr) {
+  NormArgs f16_only = args;
+  f16_only.out_f32 = nullptr;
+  if (!IsPlain(f16_only) || args.out.data == nullptr) {
     return LaunchInDecode(AnyNormKernel, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
                           args);
   }
-  if (args.partials == nullptr) {
-    const bool many = args.tokens >= kManyRows && args.rows == nullptr;
-    return many && args.hidden % (2 * kVector) == 0
-               ? LaunchInDecode(ManyNormKernel, dim3((args.tokens + 1) / 2),
-                                NormThreads(args.hidden), 0, stream, args)
-               : LaunchWith<0>(args, stream);
-  }
-  if (args.splits < 1 || args.splits > kMaxSplits) return cudaErrorInvalidValue;
-  return kLaunches[args.splits - 1](args, stream);
+  return args.out_f32 == nullptr ? LaunchPlain<false>(args, stream)
+                                 : LaunchPlain<true>(args, stream);
 }
 
 }  // namespace orcd::cuda
