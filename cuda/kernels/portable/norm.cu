@@ -52,8 +52,8 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
 
 // One block per row, with as many threads as it can use, so that all its loads are in flight at
-// once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short. kF32:
-// writes out_f32 as well.
+// once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short.
+// kF32: writes out_f32 as well.
 template <int kSplits, bool kF32>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
