@@ -1,12 +1,15 @@
 // Tests of attention: correct, and bit-equal for decode and prefill, for whole prompts and chunks,
-// and for any split of the keys over blocks; with windows, softcaps and other rules.
+// and for any split of the keys over blocks; with windows, softcaps, sinks and other rules.
 #include "cuda/kernels/common/attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
@@ -29,14 +32,18 @@ struct AttentionCase {
   float softcap = 0;
   // 0: 1 / sqrt(head_dim).
   float score_scale = 0;
+  // One of each head, or none.
+  std::vector<float> sinks = {};
 
   int heads() const { return kv_heads * group_heads; }
-  AttentionRule rule() const {
+  // `device_sinks`: the sinks in VRAM.
+  AttentionRule rule(const float* device_sinks = nullptr) const {
     return {.score_scale = score_scale > 0
                                ? score_scale
                                : static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
             .score_softcap = softcap,
-            .window = window};
+            .window = window,
+            .sinks = device_sinks};
   }
   // Parts of the queries of each kv head: one and two in turn; empty if they have no hi/lo split.
   std::vector<int32_t> QuerySplit() const {
@@ -50,8 +57,29 @@ struct AttentionCase {
 void PrintTo(const AttentionCase& c, std::ostream* out) {
   *out << c.heads() << "/" << c.kv_heads << " heads of " << c.head_dim << ", blocks of "
        << c.block_tokens << ", window " << c.window << ", softcap " << c.softcap << ", scale "
-       << c.score_scale;
+       << c.score_scale << ", sinks " << ::testing::PrintToString(c.sinks);
 }
+
+// Sinks of so many heads: some that weigh as much as a few keys or as thousands, some that outweigh
+// all keys, and some that weigh nothing.
+std::vector<float> SomeSinks(int heads) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kSinks[] = {1.5f,   8.0f,  -2.0f,      14.0f, 0.0f,
+                              -60.0f, 10.0f, -kInfinity, 25.0f, 1e30f};
+  std::vector<float> sinks(heads);
+  for (int h = 0; h < heads; ++h) sinks[h] = kSinks[h % std::size(kSinks)];
+  return sinks;
+}
+
+// The sinks of a case in VRAM.
+class DeviceSinks {
+ public:
+  explicit DeviceSinks(const AttentionCase& shape) : sinks_(shape.sinks) {}
+  const float* get() const { return sinks_.size() == 0 ? nullptr : sinks_.data(); }
+
+ private:
+  DeviceArray<float> sinks_;
+};
 
 // QkvProduct::query_split of a case.
 class DeviceQuerySplit {
@@ -158,7 +186,7 @@ class Sequences {
   }
 
   // Attention of one head at a position in double precision, and the tolerance for rounding: F16
-  // for weights (of at most 1 in a tile) and for the result.
+  // for weights (of at most 1 in a tile) and for the result, which a sink may make tiny.
   void Expected(int s, int position, int head, std::vector<double>& out,
                 std::vector<double>& tolerance) const {
     const int dim = shape_.head_dim;
@@ -193,13 +221,16 @@ class Sequences {
         largest = std::max(largest, std::abs(v));
       }
     }
+    const bool has_sink = !shape_.sinks.empty();
+    if (has_sink) sum += std::exp(double{shape_.sinks[head]} - max);
     tolerance.resize(dim);
     for (int c = 0; c < dim; ++c) {
       out[c] /= sum;
       // The second term covers F32 scores, weights and sums; the third, weights below F16's
       // smallest number.
       tolerance[c] = 0x1p-11 * (magnitude[c] / sum + std::abs(out[c])) +
-                     0x1p-16 * magnitude[c] / sum + (position + 1) * 0x1p-25 * largest / sum;
+                     0x1p-16 * magnitude[c] / sum + (position + 1) * 0x1p-25 * largest / sum +
+                     (has_sink ? 0x1p-25 : 0);
     }
   }
 
@@ -302,6 +333,7 @@ class AttentionTest : public GpuTest {
     const DeviceArray<uint16_t> q(queries);
     const DeviceArray<uint16_t> q_lo(std::vector<uint16_t>(queries.size(), 0));
     const DeviceQuerySplit query_split(all.shape());
+    const DeviceSinks sinks(all.shape());
     const DeviceActivations out(step.tokens(), all.shape().heads() * all.shape().head_dim);
     EXPECT_EQ(kernels().prefill_attention({.step = step.tables(),
                                            .sequences = step.entries(),
@@ -309,7 +341,7 @@ class AttentionTest : public GpuTest {
                                            .q = reinterpret_cast<const __half*>(q.data()),
                                            .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
                                            .query_split = query_split.get(),
-                                           .rule = all.shape().rule(),
+                                           .rule = all.shape().rule(sinks.get()),
                                            .kv = all.view(),
                                            .layer = kLayer,
                                            .heads = all.shape().heads(),
@@ -345,6 +377,7 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> bias(std::vector<float>(rows, 0.0f));
     const DeviceArray<float> device_angles(angles);
     const DeviceQuerySplit query_split(shape);
+    const DeviceSinks sinks(shape);
     const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
@@ -362,7 +395,7 @@ class AttentionTest : public GpuTest {
                                                   .heads = shape.heads(),
                                                   .kv_heads = shape.kv_heads,
                                                   .head_dim = shape.head_dim},
-                                          .rule = shape.rule(),
+                                          .rule = shape.rule(sinks.get()),
                                           .kv = all.view(),
                                           .not_finite = not_finite.data(),
                                           .layer = kLayer,
@@ -437,6 +470,7 @@ std::string CaseName(const ::testing::TestParamInfo<AttentionCase>& info) {
   if (c.window > 0) name += "_window" + std::to_string(c.window);
   if (c.softcap > 0) name += "_softcap";
   if (c.score_scale > 0) name += "_scale";
+  if (!c.sinks.empty()) name += "_sinks";
   return name;
 }
 
@@ -509,6 +543,22 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionCase{
             .head_dim = 16, .kv_heads = 2, .group_heads = 2, .block_tokens = 8, .window = 16}),
     CaseName);
+// gpt-oss' shape, with its window and without, and others.
+INSTANTIATE_TEST_SUITE_P(Sinks, AttentionShapeTest,
+                         ::testing::Values(AttentionCase{64, 2, 8, 16, 128, 0, 0, SomeSinks(16)},
+                                           AttentionCase{64, 2, 8, 16, 0, 0, 0, SomeSinks(16)},
+                                           AttentionCase{64, 1, 16, 32, 65, 0, 0, SomeSinks(16)},
+                                           AttentionCase{64, 3, 1, 8, 1, 0, 0, SomeSinks(3)},
+                                           AttentionCase{128, 2, 6, 64, 0, 0, 0, SomeSinks(12)},
+                                           AttentionCase{128, 1, 12, 16, 300, 3, 0.1f,
+                                                         SomeSinks(12)},
+                                           AttentionCase{256, 2, 5, 16, 0, 5, 0, SomeSinks(10)},
+                                           AttentionCase{256, 1, 10, 32, 100, 0, 0, SomeSinks(10)},
+                                           AttentionCase{96, 2, 5, 16, 200, 0, 0, SomeSinks(10)},
+                                           AttentionCase{80, 1, 10, 16, 0, 0, 0, SomeSinks(10)},
+                                           AttentionCase{32, 2, 5, 16, 16, 0, 0, SomeSinks(10)},
+                                           AttentionCase{16, 1, 10, 8, 0, 0, 0, SomeSinks(10)}),
+                         CaseName);
 
 std::vector<int> Lengths() {
   return {1,   2,   15,  16,  17,  63,  64,  65,  127,  128, 129,
@@ -580,13 +630,26 @@ TEST_P(AttentionShapeTest, PrefillIsRightAndChunksDoNotMatter) {
 
 // So many sequences that a block takes all keys of a sequence.
 TEST_F(AttentionTest, ManySequences) {
-  for (const AttentionCase& shape :
-       {AttentionCase{64, 2, 7, 16}, AttentionCase{64, 2, 9, 8}, AttentionCase{64, 2, 16, 64},
-        AttentionCase{128, 4, 7, 16}, AttentionCase{128, 2, 8, 32}, AttentionCase{128, 3, 12, 16},
-        AttentionCase{64, 4, 4, 16, 1}, AttentionCase{64, 3, 12, 8, 65},
-        AttentionCase{128, 4, 3, 16, 200}, AttentionCase{128, 3, 16, 64, 128, 2.0f},
-        AttentionCase{96, 3, 2, 16, 130}, AttentionCase{80, 3, 1, 16},
-        AttentionCase{256, 3, 2, 16, 300}, AttentionCase{32, 3, 2, 8, 16}}) {
+  for (const AttentionCase& shape : {AttentionCase{64, 2, 7, 16},
+                                     AttentionCase{64, 2, 9, 8},
+                                     AttentionCase{64, 2, 16, 64},
+                                     AttentionCase{128, 4, 7, 16},
+                                     AttentionCase{128, 2, 8, 32},
+                                     AttentionCase{128, 3, 12, 16},
+                                     AttentionCase{64, 4, 4, 16, 1},
+                                     AttentionCase{64, 3, 12, 8, 65},
+                                     AttentionCase{128, 4, 3, 16, 200},
+                                     AttentionCase{128, 3, 16, 64, 128, 2.0f},
+                                     AttentionCase{96, 3, 2, 16, 130},
+                                     AttentionCase{80, 3, 1, 16},
+                                     AttentionCase{256, 3, 2, 16, 300},
+                                     AttentionCase{32, 3, 2, 8, 16},
+                                     AttentionCase{64, 8, 8, 16, 128, 0, 0, SomeSinks(64)},
+                                     AttentionCase{64, 8, 8, 16, 0, 0, 0, SomeSinks(64)},
+                                     AttentionCase{64, 3, 12, 8, 65, 0, 0, SomeSinks(36)},
+                                     AttentionCase{128, 4, 7, 16, 0, 0, 0, SomeSinks(28)},
+                                     AttentionCase{128, 3, 16, 64, 128, 2.0f, 0, SomeSinks(48)},
+                                     AttentionCase{256, 3, 4, 16, 0, 0, 0, SomeSinks(12)}}) {
     SCOPED_TRACE(::testing::PrintToString(shape));
     constexpr int kCount = 100;
     std::vector<int> lengths;
@@ -611,7 +674,8 @@ TEST_F(AttentionTest, LongPrompt) {
   for (const AttentionCase& shape :
        {AttentionCase{64, 1, 7, 16}, AttentionCase{128, 1, 4, 16},
         AttentionCase{128, 1, 4, 16, 700}, AttentionCase{256, 1, 2, 16, 1024},
-        AttentionCase{256, 1, 2, 16}}) {
+        AttentionCase{256, 1, 2, 16}, AttentionCase{64, 1, 8, 16, 128, 0, 0, SomeSinks(8)},
+        AttentionCase{64, 1, 8, 16, 0, 0, 0, SomeSinks(8)}}) {
     SCOPED_TRACE(::testing::PrintToString(shape));
     const Sequences all(shape, {5000});
     const std::vector<Part> parts = {{0, 4000, 1000}};
@@ -621,6 +685,47 @@ TEST_F(AttentionTest, LongPrompt) {
     const size_t row = size_t{1} * shape.heads() * shape.head_dim;
     EXPECT_TRUE(SameBits(std::span<const uint16_t>(Prefill(all, last)),
                          std::span<const uint16_t>(outputs).last(10 * row)));
+  }
+}
+
+// Sinks that weigh nothing change no bit, and those that outweigh all keys leave zeros. A NaN
+// shows, and in its own head alone.
+TEST_F(AttentionTest, SinksAtTheEdges) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> nothing = {-kInfinity, -1e30f, -300.0f, -1000.0f};
+  const std::vector<float> everything = {300.0f, 1e30f, kInfinity};
+  std::vector<float> sinks = nothing;
+  sinks.insert(sinks.end(), everything.begin(), everything.end());
+  sinks.push_back(std::numeric_limits<float>::quiet_NaN());
+  const int heads = static_cast<int>(sinks.size());
+  for (const auto& [head_dim, window] : {std::pair(64, 0), std::pair(64, 128), std::pair(128, 0),
+                                         std::pair(128, 1), std::pair(256, 100)}) {
+    SCOPED_TRACE(::testing::Message() << head_dim << " columns, window " << window);
+    Sequences without(AttentionCase{head_dim, 1, heads, 16, window}, Lengths());
+    Sequences with(AttentionCase{head_dim, 1, heads, 16, window, 0, 0, sinks}, Lengths());
+    const std::vector<Part> parts = LastTokens(with);
+    const std::vector<uint16_t> expected = Decode(without, parts, 1);
+    const std::vector<uint16_t> one = Decode(with, parts, 1);
+    const std::vector<uint16_t> split = Decode(with, parts, 3);
+    const std::vector<uint16_t> prefilled = Prefill(with, parts);
+    for (const auto* const results : {&one, &split, &prefilled}) {
+      for (size_t row = 0; row < parts.size() * sinks.size(); ++row) {
+        const auto head = static_cast<int>(row % sinks.size());
+        const std::span<const uint16_t> actual =
+            std::span<const uint16_t>(*results).subspan(row * head_dim, head_dim);
+        const std::span<const uint16_t> same =
+            std::span<const uint16_t>(expected).subspan(row * head_dim, head_dim);
+        if (head < static_cast<int>(nothing.size())) {
+          ASSERT_TRUE(SameBits(actual, same)) << "sink " << sinks[head];
+          continue;
+        }
+        for (const uint16_t half : actual) {
+          const float value = HalfToFloat(half);
+          ASSERT_TRUE(std::isnan(sinks[head]) ? std::isnan(value) : value == 0)
+              << value << ", sink " << sinks[head];
+        }
+      }
+    }
   }
 }
 
@@ -649,6 +754,7 @@ void DecodeRowsTest::ExpectRowsOfRope(const AttentionCase& shape, const QkvRule&
   products[(count - 1) * rows + (shape.heads() + shape.kv_heads) * shape.head_dim + 4] = 1e20f;
   const DeviceArray<float> device_products(products);
   const DeviceQuerySplit query_split(shape);
+  const DeviceSinks sinks(shape);
   QkvProduct qkv = {.partials = device_products.data(),
                     .splits = kSplits,
                     .partials_tokens = count,
@@ -689,7 +795,7 @@ void DecodeRowsTest::ExpectRowsOfRope(const AttentionCase& shape, const QkvRule&
                                          .q = reinterpret_cast<const __half*>(q.data()),
                                          .q_lo = reinterpret_cast<const __half*>(q_lo.data()),
                                          .query_split = qkv.query_split,
-                                         .rule = shape.rule(),
+                                         .rule = shape.rule(sinks.get()),
                                          .kv = all.view(),
                                          .layer = kLayer,
                                          .heads = shape.heads(),
@@ -719,7 +825,7 @@ void DecodeRowsTest::ExpectRowsOfRope(const AttentionCase& shape, const QkvRule&
                      .qkv = qkv,
                      .q = ready ? reinterpret_cast<const __half*>(q.data()) : nullptr,
                      .q_lo = ready ? reinterpret_cast<const __half*>(q_lo.data()) : nullptr,
-                     .rule = shape.rule(),
+                     .rule = shape.rule(sinks.get()),
                      .kv = all.view(),
                      .not_finite = flags.data(),
                      .layer = kLayer,
@@ -758,6 +864,9 @@ TEST_P(DecodeRowsTest, AreThoseThatRopeMakes) {
            Case{{96, 2, 1, 16, 250}, {.bias = false}},
            Case{{64, 2, 2, 16}, {.bias = false, .rope_dims = 48}},
            Case{{128, 2, 2, 16}, {.bias = false, .norm = QkvRule::kProjectionNorm}},
+           // As gpt-oss.
+           Case{{64, 2, 8, 16, 128, 0, 0, SomeSinks(16)}},
+           Case{{64, 2, 8, 16, 0, 0, 0, SomeSinks(16)}},
            // No RoPE, and heads whose last threads make nothing.
            Case{{80, 2, 3, 16}, {.rope_dims = 0, .norm = kHead}},
            Case{{16, 2, 2, 8, 16}, {.bias = false, .pairs = kNeighbours}},

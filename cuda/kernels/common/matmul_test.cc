@@ -464,6 +464,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
     // Each token's result by the separate gate kernel, from products of eight tokens at a time.
     std::vector<uint16_t> expected;
     std::vector<uint16_t> expected_gelu;
+    std::vector<uint16_t> expected_clamped;
     const std::vector<float> all = input(kMost);
     for (int t = 0; t < kMost; t += kMatvecTokens) {
       const DeviceActivations x(
@@ -481,6 +482,10 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
       ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
       const std::vector<uint16_t> gelu_rows = out.Read();
       expected_gelu.insert(expected_gelu.end(), gelu_rows.begin(), gelu_rows.end());
+      gate_args.activation = Activation::kClampedSwiglu;
+      ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
+      const std::vector<uint16_t> clamped_rows = out.Read();
+      expected_clamped.insert(expected_clamped.end(), clamped_rows.begin(), clamped_rows.end());
       gate_args.activation = Activation::kSilu;
       ASSERT_EQ(LaunchSwiGlu(gate_args, stream()), cudaSuccess);
       const std::vector<uint16_t> rows = out.Read();
@@ -520,6 +525,12 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
           SameBits(std::span<const uint16_t>(out.Read()),
                    std::span<const uint16_t>(expected_gelu).first(size_t{1} * tokens * ffn)))
           << tokens << " tokens, GELU";
+      fused.epilogue = SwiGlu{out.view(), Activation::kClampedSwiglu};
+      ASSERT_EQ(Launch(fused, sms()), cudaSuccess);
+      ASSERT_TRUE(
+          SameBits(std::span<const uint16_t>(out.Read()),
+                   std::span<const uint16_t>(expected_clamped).first(size_t{1} * tokens * ffn)))
+          << tokens << " tokens, clamped";
     }
   }
 }

@@ -7,6 +7,8 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
@@ -663,6 +665,67 @@ TEST_F(GateTest, IsSiluTimesUp) {
         const double relative = 0x1p-11 + (8 + 2 * std::abs(gate)) * 0x1p-23;
         ASSERT_NEAR(actual[size_t{1} * t * ffn + i], expected,
                     relative * std::abs(expected) + 0x1p-24)
+            << "gate " << gate << " up " << up;
+      }
+    }
+    EXPECT_EQ(out.WrittenOutside(), 0);
+  }
+}
+
+TEST_F(GateTest, ClampsBothFactors) {
+  constexpr int kTokens = 5;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<float, float>> edges = {
+      {7.0f, 2.0f},      {7.5f, 2.0f},       {1000.0f, 2.0f},   {kInfinity, 2.0f}, {-1000.0f, 2.0f},
+      {1.0f, kInfinity}, {1.0f, -kInfinity}, {1.0f, 7.25f},     {1.0f, -1.0f},     {0.0f, 3.0f},
+      {kNan, 1.0f},      {1.0f, kNan},       {kNan, kInfinity}, {kInfinity, kNan}};
+  for (const auto& [ffn, apart, biased] :
+       {std::tuple(200, false, false), std::tuple(2880, false, true), std::tuple(200, true, true),
+        std::tuple(2880, true, false)}) {
+    SCOPED_TRACE(::testing::Message()
+                 << ffn << (apart ? " apart" : "") << (biased ? " biased" : ""));
+    const int stride = apart ? 2 * ffn : (ffn + 7) / 8 * kTileRows;
+    const auto gate_at = [is_apart = apart](int i) {
+      return is_apart ? i : i / 8 * kTileRows + i % 8;
+    };
+    const int to_up = apart ? ffn : 8;
+    // Many are beyond the limits.
+    std::vector<float> products = RandomFloats(size_t{1} * kTokens * stride, 7, 6.0f);
+    std::vector<float> bias = RandomFloats(2 * ffn, 8);
+    for (size_t i = 0; i < edges.size(); ++i) {
+      products[gate_at(static_cast<int>(i))] = edges[i].first;
+      products[gate_at(static_cast<int>(i)) + to_up] = edges[i].second;
+      bias[i] = 0;
+      bias[ffn + i] = 0;
+    }
+    const DeviceArray<float> device_products(products);
+    const DeviceArray<float> device_bias(bias);
+    const DeviceActivations out(kTokens, ffn);
+    ASSERT_EQ(LaunchSwiGlu({.products = device_products.data(),
+                            .apart = apart,
+                            .bias = biased ? device_bias.data() : nullptr,
+                            .activation = Activation::kClampedSwiglu,
+                            .ffn = ffn,
+                            .tokens = kTokens,
+                            .out = out.view()},
+                           stream()),
+              cudaSuccess);
+    const std::vector<float> actual = ToFloats(out.Read());
+    for (int t = 0; t < kTokens; ++t) {
+      for (int i = 0; i < ffn; ++i) {
+        const float* const at = &products[size_t{1} * t * stride + gate_at(i)];
+        const float gate = at[0] + (biased ? bias[i] : 0.0f);
+        const float up = at[to_up] + (biased ? bias[ffn + i] : 0.0f);
+        const float result = actual[size_t{1} * t * ffn + i];
+        if (std::isnan(gate) || std::isnan(up)) {
+          EXPECT_TRUE(std::isnan(result)) << "gate " << gate << " up " << up;
+          continue;
+        }
+        const double g = std::min(double{gate}, 7.0);
+        const double u = std::clamp(double{up}, -7.0, 7.0);
+        const double expected = g / (1 + std::exp(-1.702 * g)) * (u + 1) * double{kSwiGluScale};
+        const double relative = 0x1p-11 + (8 + 4 * std::abs(g)) * 0x1p-23;
+        ASSERT_NEAR(result, expected, relative * std::abs(expected) + 0x1p-24)
             << "gate " << gate << " up " << up;
       }
     }
