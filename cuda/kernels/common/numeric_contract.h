@@ -11,6 +11,13 @@
 //              own maximum, and tiles are merged in order (softmax.cuh).
 //   Norms      squares are added in the order of NormThreads, then as reduce.cuh says; those of
 //              queries and keys as head_values.cuh and rope.cu say.
+//   Experts    a product of experts has one split. The router's columns are cut into 32 classes of
+//              RouterClassCols, one after another. A class is one chain of fused multiply-adds from
+//              zero; from zero, four classes after another are added to a group, and the eight
+//              groups to the sum, which then gets its bias. A token's result is a chain of fused
+//              multiply-adds from zero: its experts by ascending index, each output scaled and with
+//              its bias (one more of them), and then the shared expert's sum of partials, scaled.
+//              Experts are chosen and weighed in F64 (experts.h).
 //   Rounding   The weights (by the rule of dequantise.cuh), the inputs of products, queries, keys,
 //              values and the softmax's weights are F16. Everything else is F32.
 #ifndef ORCD_CUDA_KERNELS_COMMON_NUMERIC_CONTRACT_H_
@@ -53,6 +60,9 @@ constexpr int NormThreads(int hidden) {
   const int vectors = hidden / 4;
   return std::max(128, ((vectors + kMostVectors - 1) / kMostVectors + 31) / 32 * 32);
 }
+
+// Columns of a class of the router's product; the last classes may have fewer, or none.
+constexpr int RouterClassCols(int hidden) { return (hidden + 1023) / 1024 * 32; }
 
 // Positions of a key tile.
 inline constexpr int kKeyTile = 128;

@@ -83,16 +83,19 @@ constexpr size_t LanesBytes() {
   return size_t{LanesStages(kTokens)} * (kLanesWarps + kTokens) * kLanesRow * sizeof(float);
 }
 
-// Copies stage `stage` of a row, vectors [first, …) in steps of `step`.
+// Copies stage `stage` of a row; thread `thread` of kThreads threads.
+template <int kThreads>
 __device__ __forceinline__ void CopyClasses(float* shared, const float* row, bool there, int hidden,
-                                            int stage, int first, int step) {
+                                            int stage, int thread) {
+  static_assert(kClasses * kRowVectors % kThreads == 0);
 #pragma unroll
-  for (int i = first; i < kClasses * kRowVectors; i += step) {
+  for (int n = 0; n < kClasses * kRowVectors / kThreads; ++n) {
+    const int i = n * kThreads + thread;
     const int c = i / kRowVectors;
-    const int in_class = stage * kStageCols + i % kRowVectors * kVector;
-    const int col = c * RouterClassCols(hidden) + in_class;
+    const int in_row = i % kRowVectors * kVector;
+    const int col = c * RouterClassCols(hidden) + stage * kStageCols + in_row;
     const bool has = there && col < hidden;
-    CopyAsync(shared + c * kStride + i % kRowVectors * kVector, row + (has ? col : 0), has);
+    CopyAsync(shared + c * kStride + in_row, row + (has ? col : 0), has);
   }
 }
 
@@ -117,17 +120,17 @@ __global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_con
   };
   const auto copy_weights = [&](int chunk) {
     if (chunk >= chunks) return;
-    CopyClasses(stage_of(chunk) + warp * kLanesRow, weights, has_output, args.hidden, chunk, lane,
-                32);
+    CopyClasses<32>(stage_of(chunk) + warp * kLanesRow, weights, has_output, args.hidden, chunk,
+                    lane);
   };
   const auto copy_tokens = [&](int chunk) {
     if (chunk >= chunks) return;
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       const bool has = first_token + t < args.tokens;
-      CopyClasses(stage_of(chunk) + (kLanesWarps + t) * kLanesRow,
-                  args.x + int64_t{has ? first_token + t : 0} * args.hidden, has, args.hidden,
-                  chunk, threadIdx.x, kLanesWarps * 32);
+      CopyClasses<kLanesWarps * 32>(stage_of(chunk) + (kLanesWarps + t) * kLanesRow,
+                                    args.x + int64_t{has ? first_token + t : 0} * args.hidden, has,
+                                    args.hidden, chunk, threadIdx.x);
     }
   };
 #pragma unroll
@@ -382,7 +385,7 @@ cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
     constexpr int kWide = Tile<8>::kOutputs;
     const int wide_tiles =
         (tiles.outputs + kWide - 1) / kWide * ((args.tokens + kTileTokens - 1) / kTileTokens);
-    const bool wide = wide_tiles >= kManyTiles && (tiles.outputs % kWide == 0 || rest > kMaxRest);
+    const bool wide = wide_tiles >= kManyTiles && tiles.outputs % kWide == 0;
     const cudaError_t error = wide ? LaunchTiles<8>(tiles, stream) : LaunchTiles<4>(tiles, stream);
     if (error != cudaSuccess) return error;
   }
