@@ -1,13 +1,19 @@
 // Measures what guessed tokens gain: the same requests with guesses and without, in alternating
 // turns on one engine, and the share of guesses that were right. Run it at the root of the tree.
 //
-//   speculation_bench MODEL [--draft ngram|FILE] [--text rewrite|quote|free] [--tokens N]
-//                     [--streams N] [--turns N] [--temperature T] [--backend cpu|cuda]
+//   speculation_bench MODEL [--draft ngram|FILE] [--text rewrite,quote,free] [--tokens N]
+//                     [--streams N,N] [--turns N] [--temperature T] [--backend cpu|cuda]
+//   speculation_bench MODEL --draft scripted [--acceptance P,P] [--prompt N] …
 //
 // The rate of a turn counts from the first token of any stream to the last of all. Its prompts are
 // in the prefix cache. A turn that draws other tokens than the first one is an error.
+//
+// A scripted drafter knows the tokens, and each of its guesses is right with a given probability,
+// so it needs no model that says anything. What it gains is compared with a prediction: steps with
+// wrong guesses alone, of each length, tell what guesses cost, and the probability what they bring.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -24,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "bench/scripted_drafter.h"
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -46,11 +53,14 @@ constexpr int kProgramLines = 200;
 struct Options {
   std::string model;
   std::string draft = "ngram";
-  std::string text = "rewrite";
+  std::vector<std::string> texts = {"rewrite"};
   std::string backend = "cpu";
   int tokens = 512;
-  int streams = 1;
+  std::vector<int> streams = {1};
   int turns = 5;
+  // Only of the scripted drafter.
+  std::vector<double> acceptances = {0.5, 0.7, 0.9};
+  int prompt = 128;
   float temperature = 0;
   int64_t kv_cache_bytes = 0;
 };
@@ -93,14 +103,36 @@ absl::StatusOr<std::vector<int32_t>> MakePrompt(const Model& model, const std::s
   return EncodePrompt(model.tokenizer(), pieces);
 }
 
+// A prompt for each of the streams, which say nothing and differ in their first tokens.
+std::vector<std::vector<int32_t>> MakePrompts(int vocab, int streams, int length) {
+  std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(streams));
+  for (int i = 0; i < streams; ++i) {
+    for (int p = 0; p < length; ++p) {
+      prompts[static_cast<size_t>(i)].push_back((p * 7919 + i * 101 + 13) % vocab);
+    }
+  }
+  return prompts;
+}
+
+// The requests of a turn.
+struct Work {
+  // One for each stream.
+  std::vector<std::vector<int32_t>> prompts;
+  int tokens = 0;
+  float temperature = 0;
+  // True if streams go on beyond the token that ends a text.
+  bool ignore_end = false;
+
+  int streams() const { return static_cast<int>(prompts.size()); }
+};
+
 // The output that the streams of a turn got, and its time.
 struct Turn {
   double seconds = 0;
   int64_t tokens = 0;
   int64_t guesses = 0;
   int64_t right = 0;
-  // FNV-1a hashes of the streams' tokens.
-  std::vector<uint64_t> hashes;
+  std::vector<std::vector<int32_t>> outputs;
 
   double rate() const { return static_cast<double>(tokens) / seconds; }
 };
@@ -109,15 +141,14 @@ struct Turn {
 class TurnTally {
  public:
   explicit TurnTally(int streams) : left_(streams) {
-    turn_.hashes.assign(static_cast<size_t>(streams), 14695981039346656037u);
+    turn_.outputs.resize(static_cast<size_t>(streams));
   }
 
   void OnTokens(size_t stream, const std::vector<int32_t>& tokens) {
     const std::lock_guard lock(mutex_);
     if (begin_ == Clock::time_point()) begin_ = Clock::now();
-    for (const int32_t token : tokens) {
-      turn_.hashes[stream] = (turn_.hashes[stream] ^ static_cast<uint32_t>(token)) * 1099511628211u;
-    }
+    std::vector<int32_t>& output = turn_.outputs[stream];
+    output.insert(output.end(), tokens.begin(), tokens.end());
   }
   void OnFinished(const FinishedEvent& event) {
     const std::lock_guard lock(mutex_);
@@ -162,16 +193,17 @@ class TallySink : public GenerationSink {
 };
 
 // `name` is another one in each turn.
-absl::StatusOr<Turn> RunTurn(Engine& engine, const std::vector<int32_t>& prompt,
-                             const Options& options, const std::string& name, bool speculate) {
-  const auto tally = std::make_shared<TurnTally>(options.streams);
-  for (int i = 0; i < options.streams; ++i) {
+absl::StatusOr<Turn> RunTurn(Engine& engine, const Work& work, const std::string& name,
+                             bool speculate) {
+  const auto tally = std::make_shared<TurnTally>(work.streams());
+  for (int i = 0; i < work.streams(); ++i) {
     GenerationRequest request;
     request.id = absl::StrCat(name, "-", i);
-    request.prompt = prompt;
-    request.sampling.temperature = options.temperature;
+    request.prompt = work.prompts[static_cast<size_t>(i)];
+    request.sampling.temperature = work.temperature;
     request.sampling.seed = static_cast<uint64_t>(i);
-    request.stop.max_tokens = options.tokens;
+    request.stop.max_tokens = work.tokens;
+    request.stop.ignore_eog = work.ignore_end;
     request.speculate = speculate;
     request.sink = std::make_shared<TallySink>(tally, static_cast<size_t>(i));
     request.arrival = absl::Now();
@@ -185,23 +217,23 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-absl::Status MeasureTurns(Engine& engine, const Options& options) {
-  ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
-                        MakePrompt(engine.model(), options.text));
-  // Fills the prefix cache.
-  ORCD_ASSIGN_OR_RETURN(const Turn first, RunTurn(engine, prompt, options, "first", false));
+// Measures turns with guesses and without, which draw what `first` drew, and prints a line about
+// them that ends with `note`.
+absl::Status MeasureTurns(Engine& engine, const Work& work, const Turn& first, int turns,
+                          const std::string& title, const std::string& note) {
   std::vector<double> with;
   std::vector<double> without;
   std::vector<double> ratios;
   Turn guessed;
-  for (int i = 0; i < options.turns; ++i) {
+  for (int i = 0; i < turns; ++i) {
     double rates[2] = {};
     // Each order comes as often as the other, since a machine's speed drifts.
     for (const bool speculate : {i % 2 == 0, i % 2 != 0}) {
-      const std::string name = absl::StrCat("turn ", i, speculate ? " with" : " without");
-      ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(engine, prompt, options, name, speculate));
-      if (turn.hashes != first.hashes) {
-        return absl::InternalError(absl::StrCat(name, " guesses drew other tokens"));
+      const std::string name =
+          absl::StrCat(title, ", turn ", i, speculate ? " with" : " without", " guesses");
+      ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(engine, work, name, speculate));
+      if (turn.outputs != first.outputs) {
+        return absl::InternalError(absl::StrCat(name, " drew other tokens"));
       }
       rates[speculate ? 1 : 0] = turn.rate();
       if (speculate) {
@@ -217,14 +249,140 @@ absl::Status MeasureTurns(Engine& engine, const Options& options) {
   const auto percent = [](int64_t part, int64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
   };
-  std::printf("%s, %d x (%zu in + %lld out), %s: %.1f tok/s with guesses, %.1f without, ",
-              options.text.c_str(), options.streams, prompt.size(),
-              static_cast<long long>(first.tokens / options.streams + 1), options.draft.c_str(),
-              Median(with), Median(without));
-  std::printf("ratio %.3f (%.3f to %.3f); %.1f%% of %lld guesses right, %.1f%% of tokens guessed\n",
-              Median(ratios), *least, *most, percent(guessed.right, guessed.guesses),
-              static_cast<long long>(guessed.guesses / options.turns),
-              percent(guessed.right / options.turns, first.tokens));
+  std::printf("%s: %.1f tok/s with guesses, %.1f without, ratio %.3f (%.3f to %.3f); ",
+              title.c_str(), Median(with), Median(without), Median(ratios), *least, *most);
+  std::printf("%.1f%% of %lld guesses right, %.1f%% of tokens guessed%s\n",
+              percent(guessed.right, guessed.guesses),
+              static_cast<long long>(guessed.guesses / turns),
+              percent(guessed.right / turns, first.tokens), note.c_str());
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+std::string TitleOf(const std::string& text, const Work& work, const Turn& first,
+                    const std::string& drafter) {
+  return absl::StrCat(text, ", ", work.streams(), " x (", work.prompts[0].size(), " in + ",
+                      first.tokens / work.streams() + 1, " out), ", drafter);
+}
+
+// Measures each text with each number of streams.
+absl::Status MeasureTexts(Engine& engine, const Options& options) {
+  for (const std::string& text : options.texts) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, MakePrompt(engine.model(), text));
+    for (const int streams : options.streams) {
+      const Work work = {.prompts = {static_cast<size_t>(streams), prompt},
+                         .tokens = options.tokens,
+                         .temperature = options.temperature};
+      // Fills the prefix cache.
+      const std::string name = absl::StrCat(text, " ", streams, " first");
+      ORCD_ASSIGN_OR_RETURN(const Turn first, RunTurn(engine, work, name, false));
+      ORCD_RETURN_IF_ERROR(MeasureTurns(engine, work, first, options.turns,
+                                        TitleOf(text, work, first, options.draft), ""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The mean step of a turn whose guesses were all wrong.
+struct StepCost {
+  // Drafts of each sequence that had any; 0: none had.
+  int drafts = 0;
+  double seconds = 0;
+  // Tokens drawn, and drafts of all sequences together.
+  double drawn = 0;
+  double all_drafts = 0;
+
+  // Tokens a second if each draft is right with this probability.
+  double Rate(double acceptance) const {
+    double gain = 0;
+    for (int i = 1; i <= drafts; ++i) gain += std::pow(acceptance, i);
+    const double guessing = drafts == 0 ? 0 : all_drafts / drafts;
+    return (drawn + guessing * gain) / seconds;
+  }
+};
+
+// The model, and a backend on which one engine after another runs.
+struct Loaded {
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<Backend> backend;
+  EngineOptions options;
+
+  // `drafts`: as EngineOptions::fixed_drafts. `drafter` may be null.
+  std::unique_ptr<Engine> Start(int drafts, std::unique_ptr<Drafter> drafter) const {
+    EngineOptions engine = options;
+    engine.fixed_drafts = drafts;
+    return std::make_unique<Engine>(
+        model, std::make_unique<LentBackend>(*backend), engine,
+        [](const absl::Status& status) { std::cerr << status.message() << "\n"; },
+        std::move(drafter));
+  }
+};
+
+// Measures steps without drafts, and with as many wrong ones for each sequence as there is room
+// for.
+absl::StatusOr<std::vector<StepCost>> MeasureSteps(const Loaded& loaded, const Work& work,
+                                                   const std::shared_ptr<const Scripts>& scripts) {
+  const BackendInfo& info = loaded.backend->info();
+  int room = info.max_step_tokens - work.streams();
+  if (info.max_step_drafts > 0) room = std::min(room, info.max_step_drafts);
+  std::vector<StepCost> costs;
+  for (const int drafts : {0, 1, 2, 3, 4, 6, 8, 12, 16}) {
+    if (drafts > info.max_drafts || (drafts > 1 && drafts * work.streams() > room)) break;
+    const std::unique_ptr<Engine> engine = loaded.Start(
+        drafts,
+        std::make_unique<ScriptedDrafter>(scripts, /*acceptance=*/0, loaded.model->spec().vocab));
+    // The engine forgets the prompts that another one computed.
+    ORCD_RETURN_IF_ERROR(RunTurn(*engine, work, "prompts", false).status());
+    const EngineStats before = engine->stats();
+    ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(*engine, work, "steps", drafts > 0));
+    const EngineStats after = engine->stats();
+    // The first step has the prompts' last tokens.
+    const auto steps = static_cast<double>(std::max<int64_t>(after.steps - before.steps - 1, 1));
+    costs.push_back({.drafts = drafts,
+                     .seconds = turn.seconds / steps,
+                     .drawn = static_cast<double>(turn.tokens) / steps,
+                     .all_drafts = static_cast<double>(turn.guesses) / steps});
+    std::printf("%d streams, %d drafts each: %.3f ms a step of %.1f draws and %.1f drafts\n",
+                work.streams(), drafts, costs.back().seconds * 1e3, costs.back().drawn,
+                costs.back().all_drafts);
+    std::fflush(stdout);
+  }
+  return costs;
+}
+
+// Measures a scripted drafter, and prints what step costs let expect.
+absl::Status MeasureScripted(const Loaded& loaded, const Options& options) {
+  const int vocab = loaded.model->spec().vocab;
+  for (const int streams : options.streams) {
+    const Work work = {.prompts = MakePrompts(vocab, streams, options.prompt),
+                       .tokens = options.tokens,
+                       .temperature = options.temperature,
+                       .ignore_end = true};
+    const auto run_first = [&](Engine& engine) { return RunTurn(engine, work, "first", false); };
+    ORCD_ASSIGN_OR_RETURN(const Turn first, run_first(*loaded.Start(0, nullptr)));
+    Scripts scripts = work.prompts;
+    for (size_t i = 0; i < scripts.size(); ++i) {
+      scripts[i].insert(scripts[i].end(), first.outputs[i].begin(), first.outputs[i].end());
+    }
+    const auto shared = std::make_shared<const Scripts>(std::move(scripts));
+    ORCD_ASSIGN_OR_RETURN(const std::vector<StepCost> costs, MeasureSteps(loaded, work, shared));
+    for (const double acceptance : options.acceptances) {
+      const StepCost* best = &costs[0];
+      for (const StepCost& cost : costs) {
+        if (cost.Rate(acceptance) > best->Rate(acceptance)) best = &cost;
+      }
+      char expected[120];
+      std::snprintf(
+          expected, sizeof expected, "; predicted %.1f tok/s with %d drafts each, ratio %.3f",
+          best->Rate(acceptance), best->drafts, best->Rate(acceptance) / costs[0].Rate(acceptance));
+      const std::unique_ptr<Engine> engine =
+          loaded.Start(0, std::make_unique<ScriptedDrafter>(shared, acceptance, vocab));
+      ORCD_RETURN_IF_ERROR(run_first(*engine).status());
+      const std::string title =
+          TitleOf("random", work, first, absl::StrCat("scripted ", acceptance));
+      ORCD_RETURN_IF_ERROR(MeasureTurns(*engine, work, first, options.turns, title, expected));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -232,11 +390,10 @@ absl::Status Measure(const Options& options) {
   LoadModelOptions load;
   load.model.threads = cpu::UsableCores();
   load.backend.threads = cpu::UsableCores();
-  load.backend.max_seqs = options.streams;
+  load.backend.max_seqs = *std::max_element(options.streams.begin(), options.streams.end());
   load.backend.kv_cache_bytes = options.kv_cache_bytes;
   load.engine.max_context = 1 << 14;
-  load.draft.kind = options.draft == "ngram" ? DraftKind::kNgram : DraftKind::kModel;
-  if (options.draft != "ngram") load.draft.path = options.draft;
+  load.engine.max_waiting = std::max(load.engine.max_waiting, load.backend.max_seqs);
   BackendMaker backend = {.make = CreateCpuBackend};
 #ifdef ORCD_CUDA
   if (options.backend == "cuda") {
@@ -244,6 +401,23 @@ absl::Status Measure(const Options& options) {
   }
 #endif
   NullLoadObserver observer;
+  const auto print_model = [](const Model& model, const BackendInfo& info) {
+    std::printf("%s on %s\n", model.spec().name.c_str(), info.device.c_str());
+  };
+  if (options.draft == "scripted") {
+    Loaded loaded;
+    loaded.options = load.engine;
+    ORCD_ASSIGN_OR_RETURN(loaded.model, OpenModel(options.model, load, observer));
+    load.backend.max_context = load.engine.max_context;
+    ORCD_ASSIGN_OR_RETURN(loaded.backend, backend.make(loaded.model, load.backend, observer));
+    if (loaded.backend->info().max_drafts == 0) {
+      return absl::FailedPreconditionError("the backend verifies no guesses");
+    }
+    print_model(*loaded.model, loaded.backend->info());
+    return MeasureScripted(loaded, options);
+  }
+  load.draft.kind = options.draft == "ngram" ? DraftKind::kNgram : DraftKind::kModel;
+  if (options.draft != "ngram") load.draft.path = options.draft;
   ORCD_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       LoadModel(
@@ -251,27 +425,36 @@ absl::Status Measure(const Options& options) {
           [](const absl::Status& status) { std::cerr << status.message() << "\n"; }, observer));
   const SpeculationInfo info = engine->speculation();
   if (!info.warning.empty()) return absl::FailedPreconditionError(info.warning);
-  std::printf("%s on %s\n", engine->model().spec().name.c_str(),
-              engine->backend_info().device.c_str());
-  return MeasureTurns(*engine, options);
+  print_model(engine->model(), engine->backend_info());
+  return MeasureTexts(*engine, options);
 }
 
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("What guessed tokens gain");
   app.add_option("model", options.model, "GGUF file")->required();
-  app.add_option("--draft", options.draft, "ngram, or the GGUF file of a smaller model")
+  app.add_option("--draft", options.draft, "ngram, the GGUF file of a smaller model, or scripted")
       ->capture_default_str();
-  app.add_option("--text", options.text,
+  app.add_option("--text", options.texts,
                  "rewrite: a program with one name changed; quote: sentences of a document; free: "
                  "a story")
       ->check(CLI::IsMember({"rewrite", "quote", "free"}))
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--acceptance", options.acceptances,
+                 "Probability with which a guess of the scripted drafter is right")
+      ->check(CLI::Range(0.0, 1.0))
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompt, "Tokens of a prompt of the scripted drafter")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--tokens", options.tokens, "Most tokens of a stream")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--streams", options.streams, "Requests at once")
       ->check(CLI::PositiveNumber)
+      ->delimiter(',')
       ->capture_default_str();
   app.add_option("--turns", options.turns, "Turns with guesses, and as many without")
       ->check(CLI::PositiveNumber)
