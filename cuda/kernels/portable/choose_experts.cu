@@ -173,7 +173,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
 }
 
 // `warps`: those that choose.
-__global__ void __launch_bounds__(kSortThreads)
+__global__ void __launch_bounds__(kSortThreads, 1)
     ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args, int warps) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kChooseWarps * 32)
   ChooseForToken(args, token, reinterpret_cast<uint64_t*>(shared) + warp * ChoiceKeys(args.spec));
 }
 
-__global__ void __launch_bounds__(kSortThreads)
+__global__ void __launch_bounds__(kSortThreads, 1)
     SortKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();

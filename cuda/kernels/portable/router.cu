@@ -37,8 +37,8 @@ constexpr int kVector = 4;
 constexpr int kRowVectors = kStageCols / kVector;
 static_assert(RouterClassCols(1) % kStageCols == 0);
 
-// A part of a launch: the outputs [first_output, outputs) of RouterArgs.
-struct Part {
+// The outputs [first_output, outputs) of RouterArgs.
+struct Work {
   RouterArgs args;
   int first_output;
   int outputs;
@@ -100,18 +100,18 @@ __device__ __forceinline__ void CopyClasses(float* shared, const float* row, boo
 }
 
 template <int kTokens>
-__global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_constant__ Part part) {
+__global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_constant__ Work work) {
   constexpr int kStages = LanesStages(kTokens);
   extern __shared__ __align__(16) float shared[];
   LaunchDependents();
-  const RouterArgs& args = part.args;
+  const RouterArgs& args = work.args;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const int output = part.first_output + static_cast<int>(blockIdx.x) * kLanesWarps + warp;
-  const bool has_output = output < part.outputs;
+  const int output = work.first_output + static_cast<int>(blockIdx.x) * kLanesWarps + warp;
+  const bool has_output = output < work.outputs;
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
   const float* const weights =
-      args.weights + int64_t{has_output ? output : part.first_output} * args.hidden;
+      args.weights + int64_t{has_output ? output : work.first_output} * args.hidden;
   const int chunks = RouterClassCols(args.hidden) / kStageCols;
 
   // A stage: a row of weights for each warp, then the tokens' rows.
@@ -185,23 +185,23 @@ __global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_con
 }
 
 template <int kTokens>
-cudaError_t LaunchLanes(const Part& part, cudaStream_t stream) {
+cudaError_t LaunchLanes(const Work& work, cudaStream_t stream) {
   constexpr size_t kBytes = LanesBytes<kTokens>();
   const cudaError_t error = cudaFuncSetAttribute(
       LanesKernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
   if (error != cudaSuccess) return error;
-  const int outputs = part.outputs - part.first_output;
+  const int outputs = work.outputs - work.first_output;
   return LaunchInDecode(
       LanesKernel<kTokens>,
-      dim3((outputs + kLanesWarps - 1) / kLanesWarps, (part.args.tokens + kTokens - 1) / kTokens),
-      kLanesWarps * 32, kBytes, stream, part);
+      dim3((outputs + kLanesWarps - 1) / kLanesWarps, (work.args.tokens + kTokens - 1) / kTokens),
+      kLanesWarps * 32, kBytes, stream, work);
 }
 
-cudaError_t LaunchFew(const Part& part, cudaStream_t stream) {
-  const int tokens = part.args.tokens;
-  if (tokens == 1) return LaunchLanes<1>(part, stream);
-  if (tokens == 2) return LaunchLanes<2>(part, stream);
-  return tokens <= 4 ? LaunchLanes<4>(part, stream) : LaunchLanes<8>(part, stream);
+cudaError_t LaunchFew(const Work& work, cudaStream_t stream) {
+  const int tokens = work.args.tokens;
+  if (tokens == 1) return LaunchLanes<1>(work, stream);
+  if (tokens == 2) return LaunchLanes<2>(work, stream);
+  return tokens <= 4 ? LaunchLanes<4>(work, stream) : LaunchLanes<8>(work, stream);
 }
 
 // --- Many tokens. --------------------------------------------------------------------------------
@@ -219,6 +219,8 @@ template <int kThreadOutputs>
 struct Tile {
   static constexpr int kOutputs = kOutputLanes * kThreadOutputs;
   static constexpr int kRows = kTileTokens + kOutputs;
+  // Registers do not allow more.
+  static constexpr int kUnroll = kThreadOutputs == 4 ? 1 : 4;
   // Floats of a stage of a warp.
   static constexpr int kStage = kRows * kStride;
   static constexpr size_t kBytes = size_t{kGroups} * kTilesStages * kStage * sizeof(float);
@@ -230,16 +232,16 @@ struct Tile {
 
 template <int kThreadOutputs>
 __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
-    TilesKernel(const __grid_constant__ Part part) {
+    TilesKernel(const __grid_constant__ Work work) {
   using T = Tile<kThreadOutputs>;
   extern __shared__ __align__(16) float shared[];
   LaunchDependents();
   WaitForDependency();
-  const RouterArgs& args = part.args;
+  const RouterArgs& args = work.args;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int first_token = static_cast<int>(blockIdx.y) * kTileTokens;
-  const int first_output = part.first_output + static_cast<int>(blockIdx.x) * T::kOutputs;
+  const int first_output = work.first_output + static_cast<int>(blockIdx.x) * T::kOutputs;
   const int class_cols = RouterClassCols(args.hidden);
   // This warp's columns.
   const int begin = warp * kClassesAGroup * class_cols;
@@ -247,23 +249,26 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
   const int stages = end > begin ? (end - begin + kStageCols - 1) / kStageCols : 0;
   float* const mine = shared + warp * kTilesStages * T::kStage;
 
+  // A warp copies eight rows at a time.
+  constexpr int kRowsAtOnce = 32 / kRowVectors;
+  const int first_row = lane / kRowVectors;
+  const int in_row = lane % kRowVectors * kVector;
+  const auto copy_rows = [&](float* to, const float* from, int first, int last, int rows, int col) {
+    from += int64_t{first + first_row} * args.hidden + col;
+#pragma unroll(T::kUnroll)
+    for (int r = 0; r < rows; r += kRowsAtOnce) {
+      const bool has = col < end && first + first_row + r < last;
+      CopyAsync(to + (first_row + r) * kStride + in_row, has ? from + r * args.hidden : args.x,
+                has);
+    }
+  };
   const auto copy = [&](int stage) {
     if (stage < stages) {
       float* const to = mine + stage % kTilesStages * T::kStage;
-      constexpr int kRowsAtOnce = 32 / kRowVectors;
-      const int in_row = lane % kRowVectors * kVector;
       const int col = begin + stage * kStageCols + in_row;
-#pragma unroll
-      for (int r = 0; r < T::kRows; r += kRowsAtOnce) {
-        const int row = r + lane / kRowVectors;
-        const bool is_token = r < kTileTokens;
-        const int index = is_token ? first_token + row : first_output + row - kTileTokens;
-        const bool has = col < end && index < (is_token ? args.tokens : part.outputs);
-        CopyAsync(
-            to + row * kStride + in_row,
-            (is_token ? args.x : args.weights) + (has ? int64_t{index} * args.hidden + col : 0),
-            has);
-      }
+      copy_rows(to, args.x, first_token, args.tokens, kTileTokens, col);
+      copy_rows(to + kTileTokens * kStride, args.weights, first_output, work.outputs, T::kOutputs,
+                col);
     }
     CommitCopies();
   };
@@ -291,25 +296,26 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
     WaitForCopies<kTilesStages - 1>();
     __syncwarp();
     const float* const at = mine + stage % kTilesStages * T::kStage;
-#pragma unroll
+#pragma unroll(T::kUnroll)
     for (int v = 0; v < kRowVectors; ++v) {
-      float4 x[kThreadTokens];
-#pragma unroll
-      for (int i = 0; i < kThreadTokens; ++i) {
-        x[i] = LoadVector(at + (token_lane + i * kTokenLanes) * kStride + v * kVector);
-      }
+      float4 w[kThreadOutputs];
 #pragma unroll
       for (int j = 0; j < kThreadOutputs; ++j) {
-        const float4 w =
+        w[j] =
             LoadVector(at + (kTileTokens + output_lane + j * kOutputLanes) * kStride + v * kVector);
+      }
 #pragma unroll
-        for (int i = 0; i < kThreadTokens; ++i) of_class[i][j] = fmaf(w.x, x[i].x, of_class[i][j]);
+      for (int i = 0; i < kThreadTokens; ++i) {
+        const float4 x = LoadVector(at + (token_lane + i * kTokenLanes) * kStride + v * kVector);
+        float(&row)[kThreadOutputs] = of_class[i];
 #pragma unroll
-        for (int i = 0; i < kThreadTokens; ++i) of_class[i][j] = fmaf(w.y, x[i].y, of_class[i][j]);
+        for (int j = 0; j < kThreadOutputs; ++j) row[j] = fmaf(w[j].x, x.x, row[j]);
 #pragma unroll
-        for (int i = 0; i < kThreadTokens; ++i) of_class[i][j] = fmaf(w.z, x[i].z, of_class[i][j]);
+        for (int j = 0; j < kThreadOutputs; ++j) row[j] = fmaf(w[j].y, x.y, row[j]);
 #pragma unroll
-        for (int i = 0; i < kThreadTokens; ++i) of_class[i][j] = fmaf(w.w, x[i].w, of_class[i][j]);
+        for (int j = 0; j < kThreadOutputs; ++j) row[j] = fmaf(w[j].z, x.z, row[j]);
+#pragma unroll
+        for (int j = 0; j < kThreadOutputs; ++j) row[j] = fmaf(w[j].w, x.w, row[j]);
       }
     }
     // All lanes have read the stage.
@@ -344,24 +350,24 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
     for (int g = 0; g < kGroups; ++g) {
       sum += shared[(g * kTileTokens + token) * T::kSumsStride + output];
     }
-    if (first_token + token < args.tokens && first_output + output < part.outputs) {
+    if (first_token + token < args.tokens && first_output + output < work.outputs) {
       StoreLogit(args, first_token + token, first_output + output, sum);
     }
   }
 }
 
 template <int kThreadOutputs>
-cudaError_t LaunchTiles(const Part& part, cudaStream_t stream) {
+cudaError_t LaunchTiles(const Work& work, cudaStream_t stream) {
   using T = Tile<kThreadOutputs>;
   const cudaError_t error =
       cudaFuncSetAttribute(TilesKernel<kThreadOutputs>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(T::kBytes));
   if (error != cudaSuccess) return error;
-  const int outputs = part.outputs - part.first_output;
+  const int outputs = work.outputs - work.first_output;
   return LaunchInDecode(TilesKernel<kThreadOutputs>,
                         dim3((outputs + T::kOutputs - 1) / T::kOutputs,
-                             (part.args.tokens + kTileTokens - 1) / kTileTokens),
-                        kTilesThreads, T::kBytes, stream, part);
+                             (work.args.tokens + kTileTokens - 1) / kTileTokens),
+                        kTilesThreads, T::kBytes, stream, work);
 }
 
 // Most tokens of LanesKernel.
@@ -375,10 +381,10 @@ constexpr int kMaxRest = 4;
 
 cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
   if (args.hidden % (2 * kVector) != 0) return cudaErrorInvalidValue;
-  const Part all = {.args = args, .first_output = 0, .outputs = args.outputs};
+  const Work all = {.args = args, .first_output = 0, .outputs = args.outputs};
   if (args.tokens <= kMaxFewTokens) return LaunchFew(all, stream);
   constexpr int kNarrow = Tile<4>::kOutputs;
-  Part tiles = all;
+  Work tiles = all;
   const int rest = args.outputs % kNarrow;
   if (rest <= kMaxRest) tiles.outputs -= rest;
   if (tiles.outputs > 0) {
@@ -390,7 +396,7 @@ cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
   }
   if (tiles.outputs == args.outputs) return cudaSuccess;
-  Part behind = all;
+  Work behind = all;
   behind.first_output = tiles.outputs;
   return LaunchFew(behind, stream);
 }
