@@ -31,8 +31,9 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
                                    TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_1,
                                    TensorType::kQ3_K, TensorType::kQ6_K, TensorType::kQ4_K,
                                    TensorType::kQ2_K, TensorType::kQ5_K, TensorType::kIQ4_NL};
-  // In every third layer gate and up have one type.
+  // In every third layer gate and up have one type; those of experts always have.
   if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
+  if (role == MatrixRole::kExpertUp) role = MatrixRole::kExpertGate;
   const int which = layer + static_cast<int>(role);
   return cols % 256 == 0 ? kWhole[which % std::size(kWhole)] : kAny[which % std::size(kAny)];
 }
@@ -77,6 +78,10 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
     const LayerSpec& layer = spec.layers[i];
     const bool qk_norms = layer.qk_norm != QkNorm::kNone;
     const bool whole = layer.qk_norm == QkNorm::kProjection;
+    const ExpertsSpec& experts = layer.experts;
+    const auto each = [&](MatrixRole role, int rows, int cols) {
+      return std::vector<Matrix>(experts.count, matrix(role, rows, cols, i));
+    };
     weights.layers.push_back(
         {.attn_norm = vector(spec.hidden, layer.form != LayerForm::kPostNorm),
          .attn_q = matrix(MatrixRole::kAttnQ, layer.q_size(), spec.hidden, i),
@@ -90,16 +95,29 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
          .attn_output = matrix(MatrixRole::kAttnOutput, spec.hidden, layer.q_size(), i),
          .attn_output_bias = vector(spec.hidden, form.other_biases),
          .attn_post_norm = vector(spec.hidden, layer.post_norms),
-         .attn_sinks = {},
+         .attn_sinks = vector(layer.heads, layer.sinks),
          .ffn_norm = vector(spec.hidden, layer.form == LayerForm::kPreNorm),
          .ffn_gate = matrix(MatrixRole::kFfnGate, layer.ffn, spec.hidden, i),
          .ffn_up = matrix(MatrixRole::kFfnUp, layer.ffn, spec.hidden, i),
          .ffn_down = matrix(MatrixRole::kFfnDown, spec.hidden, layer.ffn, i),
          .ffn_gate_bias = vector(layer.ffn, form.other_biases),
          .ffn_up_bias = vector(layer.ffn, form.other_biases),
-         .ffn_down_bias = vector(spec.hidden, form.other_biases),
+         .ffn_down_bias = vector(spec.hidden, form.other_biases && experts.count == 0),
          .ffn_post_norm = vector(spec.hidden, layer.post_norms),
-         .experts = {}});
+         .experts = {
+             .router = matrix(MatrixRole::kRouter, experts.count, spec.hidden, i),
+             .router_bias = vector(experts.count, form.other_biases),
+             .selection_bias = vector(experts.count, form.selection_bias),
+             .gate = each(MatrixRole::kExpertGate, experts.ffn, spec.hidden),
+             .up = each(MatrixRole::kExpertUp, experts.ffn, spec.hidden),
+             .down = each(MatrixRole::kExpertDown, spec.hidden, experts.ffn),
+             .gate_bias = vector(experts.count * experts.ffn, form.other_biases),
+             .up_bias = vector(experts.count * experts.ffn, form.other_biases),
+             .down_bias = vector(experts.count * spec.hidden, form.other_biases),
+             .shared_router = vector(spec.hidden, experts.shared_gated),
+             .shared_gate = matrix(MatrixRole::kFfnGate, experts.shared_ffn, spec.hidden, i),
+             .shared_up = matrix(MatrixRole::kFfnUp, experts.shared_ffn, spec.hidden, i),
+             .shared_down = matrix(MatrixRole::kFfnDown, spec.hidden, experts.shared_ffn, i)}});
   }
   return weights;
 }
@@ -115,7 +133,8 @@ DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
   number(weights.output());
   for (const DeviceLayer& layer : weights.layers()) {
     for (const TiledMatrix& matrix : layer.qkv) number(matrix);
-    for (const TiledMatrix* matrix : {&layer.attn_output, &layer.gate_up, &layer.up, &layer.down}) {
+    for (const TiledMatrix* matrix : {&layer.attn_output, &layer.gate_up, &layer.up, &layer.down,
+                                      &layer.experts.gate_up, &layer.experts.down}) {
       number(*matrix);
     }
   }
@@ -126,6 +145,8 @@ DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
 // layer.
 struct Expected {
   std::vector<Symbol> keys_and_values;
+  // The last choice of experts; -1: the step makes none.
+  Symbol choice = -1;
   Symbol logits;
 };
 
@@ -143,7 +164,9 @@ class Definition {
       const bool gathers = i == spec_.num_layers() - 1 && step.logit_rows < step.tokens;
       const Symbol qkv = QkvOf(layer, w, Normed(w.attn_norm));
       expected.keys_and_values.push_back(qkv);
-      Symbol attended = gpu_.Attention(qkv, {layer.score_scale, layer.score_softcap, layer.window});
+      Symbol attended = gpu_.Attention(qkv, At(w.attn_sinks),
+                                       {layer.score_scale, layer.score_softcap, layer.window});
+      if (gathers && step.logit_rows == 0) break;
       if (gathers) {
         residual_ = gpu_.Rows(residual_);
         attended = gpu_.Rows(attended);
@@ -152,9 +175,14 @@ class Definition {
       AddBranch(gpu_.Product(At(w.attn_output.data), attended), 1, w.attn_output_bias,
                 w.attn_post_norm);
       const Symbol x = layer.form == LayerForm::kParallel ? before : Normed(w.ffn_norm);
+      if (layer.experts.count > 0) {
+        AddBranch(Experts(layer, w, x, expected.choice), 1, nullptr, w.ffn_post_norm);
+        continue;
+      }
       AddBranch(gpu_.Product(At(w.down.data), Gate(layer, w, x)), 1 / kSwiGluScale, w.down_bias,
                 w.ffn_post_norm);
     }
+    if (step.logit_rows == 0) return expected;
     // The output norm gathers the rows that the tables name. With one token that products
     // normalise there is none to choose.
     const DeviceLayer& last = weights_.layers().back();
@@ -194,6 +222,20 @@ class Definition {
     const Symbol gate = gpu_.Product(At(w.gate_up.data), x);
     if (!w.gate_apart()) return gpu_.Gate(gate, layer.activation);
     return gpu_.Gate(gate, gpu_.Product(At(w.up.data), x), At(w.gate_up_bias), layer.activation);
+  }
+
+  Symbol Experts(const LayerSpec& layer, const DeviceLayer& w, Symbol x, Symbol& choice) {
+    const ExpertsSpec& spec = layer.experts;
+    const DeviceExperts& e = w.experts;
+    choice = gpu_.Choice(spec, gpu_.RouterLogits(At(e.router), x, At(e.router_bias)),
+                         At(e.selection_bias));
+    const Symbol gated = gpu_.Gate(
+        gpu_.ExpertProduct(At(e.gate_up.data), gpu_.Sorted(x, choice), choice, At(e.gate_up_bias)),
+        layer.activation);
+    const Symbol y = gpu_.ExpertProduct(At(e.down.data), gated, choice, -1);
+    const Symbol shared =
+        spec.shared_ffn > 0 ? gpu_.Product(At(w.down.data), Gate(layer, w, x)) : -1;
+    return gpu_.Combined(y, choice, At(e.down_bias), shared, 1 / kSwiGluScale, spec.shared_gated);
   }
 
   void AddBranch(Symbol product, float scale, const float* bias, const float* post_norm) {
@@ -344,6 +386,61 @@ std::vector<ModelForm> AllForms() {
                layer.rope.kind = i % 4 == 3 ? RopeKind::kNone : RopeKind::kNorm;
              });
            }},
+      {.name = "qwen3moe",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int) {
+               layer.qk_norm = QkNorm::kHead;
+               layer.ffn = 0;
+               layer.experts = {.count = 6, .used = 3, .ffn = 256, .normalise = true};
+             });
+           }},
+      {.name = "qwen2moe",
+       .qkv_biases = true,
+       .change =
+           [=](ModelSpec& spec) {
+             spec.residual_scale = 0.22f;
+             each(spec, [](LayerSpec& layer, int) {
+               layer.ffn = 0;
+               layer.experts = {
+                   .count = 6, .used = 2, .ffn = 256, .shared_ffn = 512, .shared_gated = true};
+             });
+           }},
+      // The first layer has no experts, and is as wide as none of them.
+      {.name = "glm4moe",
+       .qkv_biases = true,
+       .selection_bias = true,
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.qk_norm = QkNorm::kHead;
+               if (i == 0) return;
+               layer.ffn = 0;
+               layer.experts = {.count = 8,
+                                .used = 2,
+                                .ffn = 256,
+                                .shared_ffn = 768,
+                                .score = RouterScore::kSigmoid,
+                                .groups = 2,
+                                .groups_used = 1,
+                                .normalise = true,
+                                .scale = 2.5f};
+             });
+           }},
+      {.name = "gpt_oss",
+       .qkv_biases = true,
+       .other_biases = true,
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.window = i % 2 == 0 ? 128 : 0;
+               layer.sinks = true;
+               layer.activation = Activation::kClampedSwiglu;
+               layer.ffn = 0;
+               layer.experts = {
+                   .count = 5, .used = 4, .ffn = 160, .score = RouterScore::kSoftmaxOfChosen};
+             });
+           }},
       {.name = "biases", .qkv_biases = true, .other_biases = true},
       // All at once: the branches have a bias, a norm and a scale.
       {.name = "scaled_branches",
@@ -411,7 +508,8 @@ std::string CheckedModel::Check(const StepShape& step,
   const TableLayout tables = tables_of(which);
   const auto stream = Nowhere<CUstream_st>(8);
   gpu_.BeginStep(tables, step, stream);
-  const absl::Status enqueued = forward_.Enqueue(tables.tables(), step, stream, nullptr);
+  const absl::Status enqueued =
+      forward_.Enqueue(tables.tables(), step, stream, nullptr, Nowhere<ExpertLoad>(11));
   if (!enqueued.ok()) return enqueued.ToString();
   if (step.logit_rows > 0) {
     const SampleArgs draws =
@@ -427,7 +525,9 @@ std::string CheckedModel::Check(const StepShape& step,
     return absl::StrCat("layer ", layer, " has keys and values ",
                         gpu_.symbols().Describe(found, 8));
   }
-  if (step.logit_rows == 0 || !gpu_.problem().empty()) return gpu_.problem();
+  if (!gpu_.problem().empty()) return gpu_.problem();
+  if (gpu_.told_load() != expected.choice) return "the host gets another load of experts";
+  if (step.logit_rows == 0) return "";
   const Symbol logits = gpu_.drawn_from();
   if (logits < 0) return "nothing is drawn";
   if (logits == expected.logits) return "";

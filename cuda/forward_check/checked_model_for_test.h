@@ -22,13 +22,14 @@ namespace orcd::cuda {
 struct ModelForm {
   std::string name = {};
   bool qkv_biases = false;
-  // The output of attention, gate, up and down have biases.
+  // The output of attention, gate, up and down have biases; of experts, their router as well.
   bool other_biases = false;
+  bool selection_bias = false;
   // May change a spec whose layers are alike and have no norms or rules of their own.
   std::function<void(ModelSpec& spec)> change = {};
 };
 
-// Forms of the dense families, Qwen2's first, and some that no family has.
+// Forms of the families, Qwen2's first, and some that no family has.
 std::vector<ModelForm> AllForms();
 // Fails the program if there is none of that name.
 ModelForm FormOf(const std::string& name);

@@ -553,6 +553,131 @@ std::vector<Fault> FaultsOfForms() {
   };
 }
 
+// Faults in layers with experts. Each has one router, choice, sorting and sum, and two products.
+std::vector<Fault> FaultsOfExperts() {
+  return {
+      // --- Launches in another order. ---
+      {"experts_before_their_rows_are_sorted", kQ4, kDecode,
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); }, "bytes of the experts' rows",
+       "qwen3moe"},
+      {"tokens_sorted_before_experts_are_chosen", kQ4, kDecode,
+       [](const Step& s) { Hasten<GatherExpertRowsArgs>(s, 1); }, "layer 2 has keys and values",
+       "qwen3moe"},
+      {"experts_chosen_by_stale_logits", kQ4, kDecode,
+       [](const Step& s) { Hasten<ChooseExpertsArgs>(s, 1); }, "layer 2 has keys and values",
+       "qwen3moe"},
+      {"down_before_gate_and_up", kQ4, kLargePrompt,
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); }, "bytes of the experts' rows",
+       "qwen3moe"},
+      {"experts_added_before_the_shared_one", kQ4, kDecode,
+       [](const Step& s) { Hasten<CombineExpertsArgs>(s, 1); }, "layer 2 has keys and values",
+       "qwen2moe"},
+
+      // --- Weights. ---
+      {"router_of_another_layer", kQ4, kOne,
+       [](const Step& s) { Get<RouterArgs>(s, 1).weights = s.weights.layers()[0].experts.router; },
+       "layer 2 has keys and values", "qwen3moe"},
+      {"router_without_the_shared_experts_row", kQ4, kDecode,
+       [](const Step& s) { --Get<RouterArgs>(s, 1).outputs; }, "bytes of a router's weights",
+       "qwen2moe"},
+      {"router_without_its_bias", kQ4, kDecode,
+       [](const Step& s) { Get<RouterArgs>(s, 1).bias = nullptr; }, "layer 2 has keys and values",
+       "gpt_oss"},
+      {"no_selection_bias", kQ4, kDecode,
+       [](const Step& s) { Get<ChooseExpertsArgs>(s, 0).selection_bias = nullptr; },
+       "layer 2 has keys and values", "glm4moe"},
+      {"experts_of_another_layer", kQ4, kDecode,
+       [](const Step& s) {
+         Get<ExpertMatmulArgs>(s, 2).experts = s.weights.layers()[0].experts.gate_up;
+       },
+       "a product of experts has the wrong exponent", "qwen3moe"},
+      {"another_exponent_of_experts", kQ4, kDecode,
+       [](const Step& s) { ++Get<ExpertMatmulArgs>(s, 3).experts.exponent; },
+       "a product of experts has the wrong exponent", "qwen3moe"},
+      {"experts_without_their_bias", kQ4, kDecode,
+       [](const Step& s) { Get<ExpertMatmulArgs>(s, 2).bias = nullptr; },
+       "layer 2 has keys and values", "gpt_oss"},
+      {"no_bias_of_experts_down", kQ4, kPrompt,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).bias = nullptr; },
+       "layer 2 has keys and values", "gpt_oss"},
+      {"another_activation_of_experts", kQ4, kDecode,
+       [](const Step& s) {
+         std::get<SwiGlu>(Get<ExpertMatmulArgs>(s, 2).epilogue).activation = Activation::kSilu;
+       },
+       "layer 2 has keys and values", "gpt_oss"},
+      {"no_sinks", kQ4, kDecode,
+       [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).rule.sinks = nullptr; },
+       "layer 2 has keys and values", "gpt_oss"},
+      {"sinks_of_another_layer", kQ4, kPrompt,
+       [](const Step& s) {
+         Get<PrefillAttentionArgs>(s, 1).rule.sinks = s.weights.layers()[0].attn_sinks;
+       },
+       "layer 2 has keys and values", "gpt_oss"},
+
+      // --- Rows and tables. ---
+      {"router_of_what_was_there_before", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, FfnNorm(1)).out_f32 = nullptr; },
+       "bytes of the input of a router", "qwen3moe"},
+      {"another_rule_of_choice", kQ4, kDecode,
+       [](const Step& s) { Get<ChooseExpertsArgs>(s, 1).spec.normalise = false; },
+       "layer 2 has keys and values", "qwen3moe"},
+      {"experts_of_a_token_fewer", kQ4, kDecode,
+       [](const Step& s) { --Get<ChooseExpertsArgs>(s, 1).tokens; },
+       "the choice of experts has the wrong rows, 63 of 64", "qwen3moe"},
+      {"stale_tables_of_the_choice", kQ4, kDecode,
+       [](const Step& s) { Get<ChooseExpertsArgs>(s, 1).step_tokens = s.other_tables.tokens; },
+       "the choice of experts has the wrong tables", "qwen3moe"},
+      {"tokens_of_the_step_after_gathering", kQ4, kPrompt,
+       [](const Step& s) {
+         Get<ChooseExpertsArgs>(s, 2).step_tokens = Get<EmbedArgs>(s).step.tokens;
+       },
+       "the choice of experts has the wrong tables", "qwen3moe"},
+      {"tiles_of_other_rows", kQ4, kLargePrompt,
+       [](const Step& s) { Get<ExpertMatmulArgs>(s, 2).tile_rows /= 2; },
+       "a product of experts has the wrong rows of a tile", "qwen3moe"},
+      {"fewer_tiles", kQ4, kDecode, [](const Step& s) { --Get<ExpertMatmulArgs>(s, 3).max_tiles; },
+       "bytes of a table of experts", "qwen3moe"},
+      {"rows_of_an_expert_fewer", kQ4, kDecode,
+       [](const Step& s) { Get<ExpertMatmulArgs>(s, 3).expert_rows -= kTileRows; },
+       "a product of experts has the wrong rows of an expert", "qwen3moe"},
+      {"weights_in_place_of_rows", kQ4, kDecode,
+       [](const Step& s) {
+         CombineExpertsArgs& args = Get<CombineExpertsArgs>(s, 1);
+         args.tables.rows = args.tables.chosen;
+       },
+       "the sum of experts has the wrong table of experts", "qwen3moe"},
+      {"counters_of_nothing", kQ4, kDecode,
+       [](const Step& s) { Get<ChooseExpertsArgs>(s, 1).load = nullptr; },
+       "the choice of experts has the wrong counters", "qwen3moe"},
+      {"load_not_told", kQ4, kPrompt,
+       [](const Step& s) { Get<ChooseExpertsArgs>(s, 2).published_load = nullptr; },
+       "the host gets another load of experts", "qwen3moe"},
+
+      // --- Sums. ---
+      {"sum_over_the_shared_experts_product", kQ4, kDecode,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).out = s.buffers.products; },
+       "the sum of experts writes what it uses", "qwen2moe"},
+      {"shared_expert_not_added", kQ4, kDecode,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).shared = nullptr; },
+       "layer 2 has keys and values", "qwen2moe"},
+      {"shared_expert_added_whole", kQ4, kDecode,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).tables.shared_weights = nullptr; },
+       "layer 2 has keys and values", "qwen2moe"},
+      {"shared_expert_at_another_scale", kQ4, kDecode,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).shared_scale = 1; },
+       "the sum of experts has the wrong scale", "qwen2moe"},
+      {"fewer_partials_of_the_shared_expert", kF16, kDecode,
+       [](const Step& s) { ++Get<CombineExpertsArgs>(s, 1).shared_splits; },
+       "the shared expert's product", "qwen2moe"},
+      {"experts_at_another_scale", kQ4, kLargePrompt,
+       [](const Step& s) { Get<CombineExpertsArgs>(s, 1).scale = 1; },
+       "layer 2 has keys and values", "qwen3moe"},
+      {"experts_not_added_by_the_norm", kQ4, kDecode,
+       [](const Step& s) { Get<NormArgs>(s, AttnNorm(2)).partials = nullptr; },
+       "layer 2 has keys and values", "qwen3moe"},
+  };
+}
+
 ModelCase ModelOf(const char* file_type, const char* form = "qwen2") {
   const bool mixed = std::string_view(file_type) == kMixed;
   return {*FindModelShape("qwen2", "7b"), *FindFileType(mixed ? "F16" : file_type),
@@ -562,6 +687,8 @@ ModelCase ModelOf(const char* file_type, const char* form = "qwen2") {
 class ForwardFaultTest : public ::testing::TestWithParam<Fault> {};
 
 INSTANTIATE_TEST_SUITE_P(Planted, ForwardFaultTest, ::testing::ValuesIn(Faults()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(InExperts, ForwardFaultTest, ::testing::ValuesIn(FaultsOfExperts()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(InForms, ForwardFaultTest, ::testing::ValuesIn(FaultsOfForms()),
                          [](const auto& info) { return info.param.name; });

@@ -152,6 +152,19 @@ class SymbolicGpu::Launch {
     }
     Write(to.data, bytes, content);
   }
+  // The vector at `data`; -1 for null.
+  Symbol Vector(const float* data, int64_t size, const std::string& what) {
+    return data == nullptr ? -1 : Whole(data, size * 4, what);
+  }
+  Symbol Sinks(const AttentionRule& rule) {
+    return Vector(rule.sinks, gpu_.layer_.heads, "attention sinks");
+  }
+  // Reads one of the ExpertTables, which hold parts of one choice in their order.
+  Symbol Choice(const void* table, int64_t bytes, int part) {
+    const Content content = Read(table, bytes, "a table of experts");
+    Expect(content.part == part, "table of experts");
+    return content.symbol;
+  }
   // Leaves something at `at` that no other launch reads.
   void Scratch(const void* at, int64_t bytes) {
     Write(at, bytes, {gpu_.symbols_.Make(absl::StrCat("scratch ", gpu_.scratches_++))});
@@ -213,12 +226,25 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
     PlaceVector(name("attn_output_bias"), layer.attn_output_bias, spec.hidden);
     PlaceVector(name("attn_post_norm"), layer.attn_post_norm, spec.hidden);
     PlaceVector(name("ffn_norm"), layer.ffn_norm, spec.hidden);
-    PlaceVector(name("gate_up_bias"), layer.gate_up_bias, 2 * layer_.ffn);
+    PlaceVector(name("attn_sinks"), layer.attn_sinks, layer_.heads);
+    PlaceVector(name("gate_up_bias"), layer.gate_up_bias, 2 * FfnWidth(spec.layers[i]));
     PlaceVector(name("down_bias"), layer.down_bias, spec.hidden);
     PlaceVector(name("ffn_post_norm"), layer.ffn_post_norm, spec.hidden);
-    PlaceMatrix(name("gate_up"), layer.gate_up);
+    if (layer.gate_up.rows > 0) PlaceMatrix(name("gate_up"), layer.gate_up);
     if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
-    PlaceMatrix(name("down"), layer.down, Splits(layer.down.row_tiles(), layer.down.cols));
+    if (layer.down.rows > 0) {
+      PlaceMatrix(name("down"), layer.down, Splits(layer.down.row_tiles(), layer.down.cols));
+    }
+    const ExpertsSpec& experts = spec.layers[i].experts;
+    if (experts.count == 0) continue;
+    const DeviceExperts& e = layer.experts;
+    PlaceVector(name("router"), e.router, RouterOutputs(experts) * spec.hidden);
+    PlaceVector(name("router_bias"), e.router_bias, experts.count);
+    PlaceVector(name("selection_bias"), e.selection_bias, experts.count);
+    PlaceMatrix(name("expert_gate_up"), e.gate_up, 1, experts.count, 2 * experts.ffn);
+    PlaceMatrix(name("expert_down"), e.down, 1, experts.count, spec.hidden);
+    PlaceVector(name("expert_gate_up_bias"), e.gate_up_bias, e.gate_up.rows);
+    PlaceVector(name("expert_down_bias"), e.down_bias, experts.count * spec.hidden);
   }
   PlaceVector("output_norm", weights.output_norm(), spec.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
@@ -249,6 +275,7 @@ void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape,
   qkv_products_.clear();
   problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
+  told_load_ = -1;
   drawn_from_ = -1;
 }
 
@@ -260,10 +287,12 @@ void SymbolicGpu::Run() {
   recorded_.clear();
 }
 
-void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits) {
+void SymbolicGpu::PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits,
+                              int experts, int stored_rows) {
   const Symbol symbol = symbols_.Make(name);
   weights_[Address(matrix.data)] = symbol;
-  matrices_[symbol] = {matrix.row_tiles(), splits, matrix.exponent};
+  matrices_[symbol] = {matrix.row_tiles(), splits, matrix.exponent,
+                       experts == 0 ? 0 : matrix.rows / experts, stored_rows};
   for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
     memory_.Write(Address(matrix.data) + tile * matrix.tile_bytes(), matrix.tile_bytes(),
                   {symbol, TilePart(tile, matrix.format)});
@@ -359,7 +388,10 @@ void SymbolicGpu::Perform(const NormArgs& args) {
   const Symbol weight = args.weight == nullptr ? -1
                                                : launch.Whole(args.weight, int64_t{args.hidden} * 4,
                                                               "a norm's weights");
-  launch.WriteColumns(args.out, args.hidden, {Normed(residual, weight, args.kind)});
+  const Symbol normed = Normed(residual, weight, args.kind);
+  launch.WriteColumns(args.out, args.hidden, {normed});
+  if (args.out_f32 == nullptr) return;
+  launch.Write(args.out_f32, int64_t{args.tokens} * args.hidden * 4, {normed});
 }
 
 void SymbolicGpu::Perform(const ClearPaddingArgs& args) {
@@ -468,7 +500,7 @@ Symbol SymbolicGpu::Attend(Launch& launch, const Args& args, const int32_t* quer
     launch.Complain("has queries, keys and values that do not belong together");
   }
   ExpectQuerySplit(launch, query_split, layer);
-  return Attention(q.symbol, args.rule);
+  return Attention(q.symbol, launch.Sinks(args.rule), args.rule);
 }
 
 void SymbolicGpu::Perform(const PrefillAttentionArgs& args) {
@@ -500,7 +532,8 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
   launch.Expect(args.q == nullptr && args.q_lo == nullptr, "queries");
   const Symbol qkv = ReadQkv(launch, args.qkv, args.sequences, layer);
   keys_and_values_[layer] = qkv;
-  launch.WriteColumns(args.out, layer_.q_size(), {Attention(qkv, args.rule)});
+  launch.WriteColumns(args.out, layer_.q_size(),
+                      {Attention(qkv, launch.Sinks(args.rule), args.rule)});
 }
 
 void SymbolicGpu::Perform(const MatvecArgs& args) {
@@ -534,6 +567,28 @@ void SymbolicGpu::Perform(const GemmArgs& args) {
   Multiply(launch, args, input);
 }
 
+const SymbolicGpu::Placed* SymbolicGpu::ReadWeights(Launch& launch, const TiledMatrix& matrix,
+                                                    Weights& weights) {
+  for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
+    const Content content = launch.Read(matrix.data + tile * matrix.tile_bytes(),
+                                        matrix.tile_bytes(), "a row tile of weights");
+    if (tile == 0) weights = {content.symbol, static_cast<int>(content.part / kFormatCount)};
+    if (content != Content{weights.symbol, TilePart(weights.first_tile + tile, matrix.format)}) {
+      launch.Complain(absl::StrCat("has, as row tile ", tile, " of ",
+                                   symbols_.Describe(weights.symbol), ", part ", content.part,
+                                   " of ", symbols_.Describe(content.symbol)));
+      return nullptr;
+    }
+  }
+  const auto placed = matrices_.find(weights.symbol);
+  if (placed == matrices_.end()) {
+    launch.Complain("has no matrix as its weights");
+    return nullptr;
+  }
+  launch.Expect(matrix.exponent == placed->second.exponent, "exponent");
+  return &placed->second;
+}
+
 void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
   const auto& p = args.product;
@@ -543,32 +598,16 @@ void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
   int first_row = 0;
   for (int i = 0; i < p.num_matrices; ++i) {
     const TiledMatrix& matrix = p.matrices[i];
-    Symbol weights = -1;
-    int first_tile = 0;
-    for (int tile = 0; tile < matrix.row_tiles(); ++tile) {
-      const Content content = launch.Read(matrix.data + tile * matrix.tile_bytes(),
-                                          matrix.tile_bytes(), "a row tile of weights");
-      if (tile == 0) {
-        weights = content.symbol;
-        first_tile = static_cast<int>(content.part / kFormatCount);
-      }
-      if (content != Content{weights, TilePart(first_tile + tile, matrix.format)}) {
-        launch.Complain(absl::StrCat("has, as row tile ", tile, " of ", symbols_.Describe(weights),
-                                     ", part ", content.part, " of ",
-                                     symbols_.Describe(content.symbol)));
-        return;
-      }
-    }
+    Weights weights;
+    const Placed* const placed = ReadWeights(launch, matrix, weights);
+    if (placed == nullptr) return;
     if (Address(matrix.data) >= weights_end_ && !p.weights_are_new) {
       launch.Complain("does not know that its weights are new");
     }
-    const auto placed = matrices_.find(weights);
-    if (placed == matrices_.end()) return launch.Complain("has no matrix as its weights");
-    const auto [row_tiles, splits, exponent] = placed->second;
-    launch.Expect(p.splits == splits, "split-K factor");
-    launch.Expect(matrix.exponent == exponent, "exponent");
-    const Symbol product = Product(weights, x);
-    const bool is_whole = first_tile == 0 && matrix.row_tiles() == row_tiles;
+    launch.Expect(p.splits == placed->splits, "split-K factor");
+    const int first_tile = weights.first_tile;
+    const Symbol product = Product(weights.symbol, x);
+    const bool is_whole = first_tile == 0 && matrix.row_tiles() == placed->row_tiles;
     if (store == nullptr && !is_whole) launch.Complain("takes a part of a matrix");
     if (store != nullptr) {
       const int parts = store->sum ? 1 : p.splits;
@@ -620,6 +659,130 @@ void SymbolicGpu::Perform(const SwiGluArgs& args) {
   const Symbol bias =
       args.bias == nullptr ? -1 : launch.Whole(args.bias, int64_t{args.ffn} * 2 * 4, "a bias");
   launch.WriteColumns(args.out, args.ffn, {Gate(gate, up, bias, args.activation)});
+}
+
+namespace {
+
+// Numbers of the ExpertTables.
+enum TablePart { kChosenPart, kWeightsPart, kSharedPart, kRowsPart, kTokensPart, kTilesPart };
+
+}  // namespace
+
+Symbol SymbolicGpu::Choice(const ExpertsSpec& spec, Symbol logits, Symbol selection_bias) {
+  return symbols_.Make(
+      absl::StrCat("choice of ", spec.used, " of ", spec.count, " by ",
+                   static_cast<int>(spec.score), " in ", spec.groups, " groups, ", spec.groups_used,
+                   ", ", spec.normalise ? "normalised" : "", spec.scale),
+      {logits, selection_bias});
+}
+
+void SymbolicGpu::Perform(const RouterArgs& args) {
+  Launch launch(*this, "a router");
+  launch.ExpectRows(args.tokens);
+  const Symbol x =
+      launch.Whole(args.x, int64_t{args.tokens} * args.hidden * 4, "the input of a router");
+  const Symbol weights =
+      launch.Vector(args.weights, int64_t{args.outputs} * args.hidden, "a router's weights");
+  const Symbol bias = launch.Vector(args.bias, args.count, "a router's bias");
+  launch.Write(args.logits, int64_t{args.tokens} * args.outputs * 4,
+               {RouterLogits(weights, x, bias)});
+}
+
+void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
+  Launch launch(*this, "the choice of experts");
+  const ExpertsSpec& spec = args.spec;
+  launch.ExpectRows(args.tokens);
+  // Rows that were gathered are no longer the step's tokens.
+  const bool gathered = shape_.logit_rows == rows_ && shape_.logit_rows < shape_.tokens;
+  launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");
+  launch.Expect(args.load == buffers_.experts.load, "counters");
+  launch.Expect(args.tile_rows == ExpertTileRows(spec, args.tokens), "rows of a tile");
+  const int outputs = RouterOutputs(spec);
+  const Symbol logits =
+      launch.Whole(args.logits, int64_t{args.tokens} * outputs * 4, "a router's logits");
+  const Symbol choice =
+      Choice(spec, logits, launch.Vector(args.selection_bias, spec.count, "a selection bias"));
+  const ExpertTables& tables = args.tables;
+  const int64_t choices = int64_t{args.tokens} * spec.used * 4;
+  launch.Write(tables.chosen, choices, {choice, kChosenPart});
+  launch.Write(tables.weights, choices, {choice, kWeightsPart});
+  launch.Expect((tables.shared_weights != nullptr) == (outputs > spec.count),
+                "weights of the shared expert");
+  if (tables.shared_weights != nullptr) {
+    launch.Write(tables.shared_weights, int64_t{args.tokens} * 4, {choice, kSharedPart});
+  }
+  launch.Write(tables.rows, choices, {choice, kRowsPart});
+  launch.Write(tables.tokens, int64_t{MaxExpertRows(spec, args.tokens)} * 4, {choice, kTokensPart});
+  launch.Write(tables.tiles,
+               int64_t{MaxExpertTiles(spec, args.tokens, args.tile_rows)} * sizeof(ExpertTile),
+               {choice, kTilesPart});
+  tile_rows_ = args.tile_rows;
+  if (args.published_load != nullptr) told_load_ = choice;
+}
+
+void SymbolicGpu::Perform(const GatherExpertRowsArgs& args) {
+  Launch launch(*this, "sorting tokens by expert");
+  launch.Expect(args.cols % kActivationCols == 0, "columns");
+  const Symbol x =
+      launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.cols), "the experts' input");
+  const Symbol choice = launch.Choice(args.tables.tokens, int64_t{args.max_rows} * 4, kTokensPart);
+  launch.Expect(args.to.tokens == args.max_rows, "rows");
+  launch.Write(args.to.data, ActivationBytes(args.to.tokens, args.cols), {Sorted(x, choice)});
+}
+
+void SymbolicGpu::Perform(const ExpertMatmulArgs& args) {
+  Launch launch(*this, "a product of experts");
+  const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.experts.cols),
+                                "the experts' rows");
+  const Symbol choice =
+      launch.Choice(args.tiles, int64_t{args.max_tiles} * sizeof(ExpertTile), kTilesPart);
+  Weights weights;
+  const Placed* const placed = ReadWeights(launch, args.experts, weights);
+  if (placed == nullptr) return;
+  launch.Expect(args.tile_rows == tile_rows_, "rows of a tile");
+  launch.Expect(args.experts.row_tiles() == placed->row_tiles, "experts");
+  launch.Expect(args.expert_rows == placed->expert_rows, "rows of an expert");
+  launch.Expect(args.stored_rows == placed->stored_rows, "rows of an expert to store");
+  const Symbol bias = launch.Vector(args.bias, args.experts.rows, "a bias of experts");
+  const Symbol product = ExpertProduct(weights.symbol, x, choice, bias);
+  if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
+    launch.Expect(swiglu->out.tokens == args.x.tokens, "rows");
+    launch.WriteColumns(swiglu->out, args.stored_rows / 2, {Gate(product, swiglu->activation)});
+    return;
+  }
+  const auto& store = std::get<StoreF32>(args.epilogue);
+  launch.Write(store.y, int64_t{args.x.tokens} * store.stride * 4, {product});
+}
+
+void SymbolicGpu::Perform(const CombineExpertsArgs& args) {
+  Launch launch(*this, "the sum of experts");
+  const ExpertsSpec& spec = args.spec;
+  launch.ExpectRows(args.tokens);
+  const Symbol y = launch.Whole(args.y, int64_t{MaxExpertRows(spec, args.tokens)} * args.hidden * 4,
+                                "the experts' outputs");
+  const int64_t choices = int64_t{args.tokens} * spec.used * 4;
+  const Symbol choice = launch.Choice(args.tables.rows, choices, kRowsPart);
+  launch.Expect(launch.Choice(args.tables.weights, choices, kWeightsPart) == choice, "weights");
+  launch.Expect(launch.Choice(args.tables.chosen, choices, kChosenPart) == choice, "experts");
+  const Symbol bias =
+      launch.Vector(args.bias, int64_t{spec.count} * args.hidden, "a bias of experts");
+  const bool gated = args.tables.shared_weights != nullptr;
+  if (gated) {
+    launch.Expect(
+        launch.Choice(args.tables.shared_weights, int64_t{args.tokens} * 4, kSharedPart) == choice,
+        "weights of the shared expert");
+  }
+  launch.Expect(args.shared == nullptr || args.shared_scale == args.scale, "scale");
+  const Symbol shared =
+      args.shared == nullptr
+          ? -1
+          : launch.ProductRows(args.shared, args.shared_splits, args.tokens, args.shared_tokens,
+                               args.hidden, 0, args.hidden, "the shared expert's product");
+  const Symbol sum = Combined(y, choice, bias, shared, args.scale, gated);
+  for (int t = 0; t < args.tokens; ++t) {
+    launch.Write(args.out + int64_t{t} * args.hidden, int64_t{args.hidden} * 4,
+                 {sum, RowPart(1, 0, t, 0)});
+  }
 }
 
 void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
@@ -693,6 +856,18 @@ cudaError_t LaunchRope(const RopeArgs& args, cudaStream_t stream) { return Recor
 cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
+cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchCombineExperts(const CombineExpertsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
 
 KernelSet SymbolicKernels() {
   KernelSet kernels = sm90::kKernels;
@@ -705,6 +880,9 @@ KernelSet SymbolicKernels() {
   kernels.dequantise = [](const Product& product, int first_tile, int tiles, uint8_t* out,
                           cudaStream_t stream) {
     return Record(DequantiseArgs{product, first_tile, tiles, out}, stream);
+  };
+  kernels.expert_gemm = [](const ExpertMatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
+    return Record(args, stream);
   };
   kernels.decode_attention = [](const DecodeAttentionArgs& args, const DeviceTraits&,
                                 cudaStream_t stream) { return Record(args, stream); };

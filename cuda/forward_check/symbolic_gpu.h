@@ -18,6 +18,7 @@
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_memory.h"
 #include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/sample.h"
@@ -43,7 +44,8 @@ struct DequantiseArgs {
 struct KernelLaunch {
   std::variant<EmbedArgs, NormArgs, ClearPaddingArgs, GatherRowsArgs, RopeArgs,
                PrefillAttentionArgs, DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs,
-               DequantiseArgs, ScaleLogitsArgs, SampleArgs>
+               DequantiseArgs, RouterArgs, ChooseExpertsArgs, GatherExpertRowsArgs,
+               ExpertMatmulArgs, CombineExpertsArgs, ScaleLogitsArgs, SampleArgs>
       args;
   cudaStream_t stream;
 };
@@ -87,6 +89,8 @@ class SymbolicGpu {
   Symbol WeightAt(const void* data) const;
   // The expression of the layer's keys and values in the cache; -1 if there are none.
   Symbol keys_and_values(int layer) const { return keys_and_values_[layer]; }
+  // The expression of the last choice of experts whose load the host got; -1 if it got none.
+  Symbol told_load() const { return told_load_; }
   // The expression of the logits from which the step's tokens were drawn; -1 if none were.
   Symbol drawn_from() const { return drawn_from_; }
   // The first error of the step; empty if there is none.
@@ -125,10 +129,24 @@ class SymbolicGpu {
     return symbols_.Make(absl::StrCat("angles of base ", rope.base, " and dims ", rope.dims));
   }
   Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("parts of queries ", layer)); }
-  Symbol Attention(Symbol qkv, const AttentionRule& rule) {
+  // `sinks` is -1 if there are none.
+  Symbol Attention(Symbol qkv, Symbol sinks, const AttentionRule& rule) {
     return symbols_.Make(
         absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ", rule.window),
-        {qkv});
+        {qkv, sinks});
+  }
+  // Experts; -1 stands for what they do without.
+  Symbol RouterLogits(Symbol weights, Symbol x, Symbol bias) {
+    return symbols_.Make("router", {weights, x, bias});
+  }
+  Symbol Choice(const ExpertsSpec& spec, Symbol logits, Symbol selection_bias);
+  Symbol Sorted(Symbol x, Symbol choice) { return symbols_.Make("sorted", {x, choice}); }
+  Symbol ExpertProduct(Symbol weights, Symbol x, Symbol choice, Symbol bias) {
+    return symbols_.Make("product of experts", {weights, x, choice, bias});
+  }
+  Symbol Combined(Symbol y, Symbol choice, Symbol bias, Symbol shared, float scale, bool gated) {
+    return symbols_.Make(absl::StrCat("sum of experts times ", scale, gated ? ", gated" : ""),
+                         {y, choice, bias, shared});
   }
   Symbol ScaledLogits(Symbol product, float scale, float softcap) {
     return symbols_.Make(absl::StrCat("logits ", scale, " ", softcap), {product});
@@ -141,6 +159,9 @@ class SymbolicGpu {
     int row_tiles;
     int splits;
     int exponent;
+    // Rows of each expert's matrix, padded, and without padding; 0: the matrix is not of experts.
+    int expert_rows;
+    int stored_rows;
   };
 
   void Perform(const EmbedArgs& args);
@@ -154,12 +175,26 @@ class SymbolicGpu {
   void Perform(const GemmArgs& args);
   void Perform(const SwiGluArgs& args);
   void Perform(const DequantiseArgs& args);
+  void Perform(const RouterArgs& args);
+  void Perform(const ChooseExpertsArgs& args);
+  void Perform(const GatherExpertRowsArgs& args);
+  void Perform(const ExpertMatmulArgs& args);
+  void Perform(const CombineExpertsArgs& args);
   void Perform(const ScaleLogitsArgs& args);
   void Perform(const SampleArgs& args);
 
-  void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1);
+  // `matrix` has no rows if the model lacks it. Of experts, it has `stored_rows` rows each.
+  void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1,
+                   int experts = 0, int stored_rows = 0);
   void PlaceVector(const std::string& name, const float* data, int size);
   void Complain(const std::string& what);
+  // The weights of a product, of which row tiles [first_tile, …) are at `matrix`; null, and a
+  // problem, if they are not there.
+  struct Weights {
+    Symbol symbol = -1;
+    int first_tile = 0;
+  };
+  const Placed* ReadWeights(Launch& launch, const TiledMatrix& matrix, Weights& weights);
   // Writes the result of a product of either kernel with input `x`.
   void Multiply(Launch& launch, const MatmulArgs& args, Symbol x);
   // Writes queries, keys and values as the RoPE kernel and the RoPE epilogue do.
@@ -201,6 +236,9 @@ class SymbolicGpu {
   std::map<Symbol, Placed> matrices_;
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
+  Symbol told_load_ = -1;
+  // Rows of a tile of the last choice of experts.
+  int tile_rows_ = 0;
   Symbol drawn_from_ = -1;
   // Products with a RoPE epilogue by their first row, until those of q, k and v have all run.
   std::map<int, Symbol> qkv_products_;
