@@ -32,6 +32,7 @@
 #include "runtime/constraint/constraint_compiler.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
+#include "runtime/cpu/host_info.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/null/null_backend.h"
@@ -255,7 +256,7 @@ absl::Status Measure(const Options& options) {
   std::vector<Case> cases;
   LoadModelOptions load;
   load.model.with_text = true;
-  load.model.threads = 8;
+  load.model.threads = cpu::UsableCores();
   load.backend.kv_cache_bytes = options.kv_cache_bytes;
   for (const std::string& text : options.cases) {
     ORCD_ASSIGN_OR_RETURN(const Case parsed, ParseCase(text));
@@ -301,6 +302,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--size", options.random.size, "The same")->capture_default_str();
   app.add_option("--type", options.random.type, "The same")->capture_default_str();
+  app.add_option("--layers", options.random.layers, "The same");
   app.add_option("--window", options.random.window, "The same");
   app.add_option("--vocab-from", options.random.vocab_from, "The same");
   std::vector<std::string> backends = {"cpu", "null"};

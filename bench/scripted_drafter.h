@@ -1,4 +1,4 @@
-// For benches: a drafter whose guesses are right with a given probability, and a backend that
+// For benches: drafters that know how often their guesses are to be right, and a backend that
 // several engines use one after another.
 #ifndef ORCD_BENCH_SCRIPTED_DRAFTER_H_
 #define ORCD_BENCH_SCRIPTED_DRAFTER_H_
@@ -15,7 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/backend/backend.h"
+#include "runtime/base/error.h"
 #include "runtime/engine/drafter.h"
+#include "runtime/engine/ngram_drafter.h"
 
 namespace orcd {
 
@@ -67,6 +69,49 @@ class ScriptedDrafter : public Drafter {
   const std::shared_ptr<const Scripts> scripts_;
   const double acceptance_;
   const int32_t vocab_;
+  // By first token.
+  absl::flat_hash_map<int32_t, size_t> streams_;
+};
+
+// Looks guesses up in a text that stands in for what the streams say, as a model of random weights
+// says nothing: a guess is right for a stream exactly where it is right for the text.
+class StandInDrafter : public Drafter {
+ public:
+  // `text`: tokens that are in the place of each script's; at least as many. `slots`: as
+  // BackendInfo::max_seqs.
+  StandInDrafter(std::shared_ptr<const Scripts> scripts, std::vector<int32_t> text, int slots,
+                 int32_t vocab)
+      : scripts_(std::move(scripts)), text_(std::move(text)), vocab_(vocab), lookup_(slots) {
+    for (size_t i = 0; i < scripts_->size(); ++i) streams_[(*scripts_)[i].front()] = i;
+  }
+
+  absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
+      std::span<const DraftRequest> requests) override {
+    std::vector<DraftRequest> of_text(requests.begin(), requests.end());
+    for (DraftRequest& request : of_text) {
+      request.tokens = std::span(text_).first(request.tokens.size());
+    }
+    ORCD_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> guesses, lookup_.Draft(of_text));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const auto stream = streams_.find(requests[i].tokens.front());
+      if (stream == streams_.end()) return absl::InternalError("a stream has no script");
+      const std::vector<int32_t>& script = (*scripts_)[stream->second];
+      size_t p = requests[i].tokens.size();
+      guesses[i].resize(std::min(guesses[i].size(), script.size() - p));
+      for (int32_t& guess : guesses[i]) {
+        guess = guess == text_[p] ? script[p] : (script[p] + 1) % vocab_;
+        ++p;
+      }
+    }
+    return guesses;
+  }
+  void Leave(int slot) override { lookup_.Leave(slot); }
+
+ private:
+  const std::shared_ptr<const Scripts> scripts_;
+  const std::vector<int32_t> text_;
+  const int32_t vocab_;
+  NgramDrafter lookup_;
   // By first token.
   absl::flat_hash_map<int32_t, size_t> streams_;
 };

@@ -3,10 +3,15 @@
 //
 //   speculation_bench MODEL [--draft ngram|FILE] [--text rewrite,quote,free] [--tokens N]
 //                     [--streams N,N] [--turns N] [--temperature T] [--backend cpu|cuda]
+//   speculation_bench MODEL --stand-in …
 //   speculation_bench MODEL --draft scripted [--acceptance P,P] [--prompt N] …
 //
 // The rate of a turn counts from the first token of any stream to the last of all. Its prompts are
 // in the prefix cache. A turn that draws other tokens than the first one is an error.
+//
+// With --stand-in the model may be one of random weights: what n-grams guess is looked up in the
+// answer that the text asks for, which a good model would give, and is right for the model's own
+// tokens where it is right for that answer.
 //
 // A scripted drafter knows the tokens, and each of its guesses is right with a given probability,
 // so it needs no model that says anything. What it gains is compared with a prediction: steps with
@@ -28,7 +33,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "bench/scripted_drafter.h"
 #ifdef ORCD_CUDA
@@ -58,6 +66,7 @@ struct Options {
   int tokens = 512;
   std::vector<int> streams = {1};
   int turns = 5;
+  bool stand_in = false;
   // Only of the scripted drafter.
   std::vector<double> acceptances = {0.5, 0.7, 0.9};
   int prompt = 128;
@@ -72,6 +81,26 @@ absl::StatusOr<std::string> FirstLines(const std::string& path, int lines) {
   for (int i = 0; i < lines && std::getline(file, line); ++i) absl::StrAppend(&text, line, "\n");
   if (!text.empty()) return text;
   return absl::NotFoundError(absl::StrCat(path, " cannot be read; run this at the tree's root"));
+}
+
+// What a good model answers to the message of `text`.
+absl::StatusOr<std::string> MakeAnswer(const std::string& text) {
+  if (text == "rewrite") {
+    ORCD_ASSIGN_OR_RETURN(const std::string program, FirstLines(kProgram, kProgramLines));
+    return absl::StrCat("```python\n",
+                        absl::StrReplaceAll(program, {{"FetchError", "SourceError"}}), "```\n");
+  }
+  if (text == "quote") {
+    ORCD_ASSIGN_OR_RETURN(const std::string document, FirstLines(kDocument, kProgramLines));
+    const std::vector<std::string> sentences = absl::StrSplit(document, absl::ByString(". "));
+    std::string quoted;
+    for (const std::string& sentence : sentences) {
+      const bool has_number = std::any_of(sentence.begin(), sentence.end(), absl::ascii_isdigit);
+      if (has_number) absl::StrAppend(&quoted, "- ", sentence, ".\n");
+    }
+    return quoted;
+  }
+  return absl::InvalidArgumentError("nothing can stand in for a story");
 }
 
 absl::StatusOr<std::string> MakeMessage(const std::string& text) {
@@ -101,6 +130,14 @@ absl::StatusOr<std::vector<int32_t>> MakePrompt(const Model& model, const std::s
   ORCD_ASSIGN_OR_RETURN(const std::vector<PromptPiece> pieces,
                         model.chat_template().Render(chat, absl::Now()));
   return EncodePrompt(model.tokenizer(), pieces);
+}
+
+// The prompt for each of the streams, with another first token for each.
+std::vector<std::vector<int32_t>> MakeDistinct(const std::vector<int32_t>& prompt, int vocab,
+                                               int streams) {
+  std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(streams), prompt);
+  for (int i = 0; i < streams; ++i) prompts[static_cast<size_t>(i)][0] = (i * 101 + 13) % vocab;
+  return prompts;
 }
 
 // A prompt for each of the streams, which say nothing and differ in their first tokens.
@@ -270,7 +307,7 @@ absl::Status MeasureTexts(Engine& engine, const Options& options) {
   for (const std::string& text : options.texts) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, MakePrompt(engine.model(), text));
     for (const int streams : options.streams) {
-      const Work work = {.prompts = {static_cast<size_t>(streams), prompt},
+      const Work work = {.prompts = std::vector(static_cast<size_t>(streams), prompt),
                          .tokens = options.tokens,
                          .temperature = options.temperature};
       // Fills the prefix cache.
@@ -350,6 +387,42 @@ absl::StatusOr<std::vector<StepCost>> MeasureSteps(const Loaded& loaded, const W
   return costs;
 }
 
+// All tokens of the streams of a turn.
+std::shared_ptr<const Scripts> ScriptsOf(const Work& work, const Turn& turn) {
+  Scripts scripts = work.prompts;
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    scripts[i].insert(scripts[i].end(), turn.outputs[i].begin(), turn.outputs[i].end());
+  }
+  return std::make_shared<const Scripts>(std::move(scripts));
+}
+
+// Measures n-grams of answers that stand in for what the model says.
+absl::Status MeasureStandIns(const Loaded& loaded, const Options& options) {
+  const int vocab = loaded.model->spec().vocab;
+  for (const std::string& text : options.texts) {
+    ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, MakePrompt(*loaded.model, text));
+    ORCD_ASSIGN_OR_RETURN(const std::string answer, MakeAnswer(text));
+    const std::vector<int32_t> answer_tokens = loaded.model->tokenizer().Encode(answer, false);
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), answer_tokens.begin(), answer_tokens.end());
+    for (const int streams : options.streams) {
+      const Work work = {.prompts = MakeDistinct(prompt, vocab, streams),
+                         .tokens = std::min(options.tokens, static_cast<int>(answer_tokens.size())),
+                         .temperature = options.temperature,
+                         .ignore_end = true};
+      const auto run_first = [&](Engine& engine) { return RunTurn(engine, work, "first", false); };
+      ORCD_ASSIGN_OR_RETURN(const Turn first, run_first(*loaded.Start(0, nullptr)));
+      const std::unique_ptr<Engine> engine =
+          loaded.Start(0, std::make_unique<StandInDrafter>(ScriptsOf(work, first), all,
+                                                           loaded.backend->info().max_seqs, vocab));
+      ORCD_RETURN_IF_ERROR(run_first(*engine).status());
+      ORCD_RETURN_IF_ERROR(MeasureTurns(*engine, work, first, options.turns,
+                                        TitleOf(text, work, first, "ngram of a stand-in"), ""));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Measures a scripted drafter, and prints what step costs let expect.
 absl::Status MeasureScripted(const Loaded& loaded, const Options& options) {
   const int vocab = loaded.model->spec().vocab;
@@ -360,12 +433,8 @@ absl::Status MeasureScripted(const Loaded& loaded, const Options& options) {
                        .ignore_end = true};
     const auto run_first = [&](Engine& engine) { return RunTurn(engine, work, "first", false); };
     ORCD_ASSIGN_OR_RETURN(const Turn first, run_first(*loaded.Start(0, nullptr)));
-    Scripts scripts = work.prompts;
-    for (size_t i = 0; i < scripts.size(); ++i) {
-      scripts[i].insert(scripts[i].end(), first.outputs[i].begin(), first.outputs[i].end());
-    }
-    const auto shared = std::make_shared<const Scripts>(std::move(scripts));
-    ORCD_ASSIGN_OR_RETURN(const std::vector<StepCost> costs, MeasureSteps(loaded, work, shared));
+    const std::shared_ptr<const Scripts> scripts = ScriptsOf(work, first);
+    ORCD_ASSIGN_OR_RETURN(const std::vector<StepCost> costs, MeasureSteps(loaded, work, scripts));
     for (const double acceptance : options.acceptances) {
       const StepCost* best = &costs[0];
       for (const StepCost& cost : costs) {
@@ -376,7 +445,7 @@ absl::Status MeasureScripted(const Loaded& loaded, const Options& options) {
           expected, sizeof expected, "; predicted %.1f tok/s with %d drafts each, ratio %.3f",
           best->Rate(acceptance), best->drafts, best->Rate(acceptance) / costs[0].Rate(acceptance));
       const std::unique_ptr<Engine> engine =
-          loaded.Start(0, std::make_unique<ScriptedDrafter>(shared, acceptance, vocab));
+          loaded.Start(0, std::make_unique<ScriptedDrafter>(scripts, acceptance, vocab));
       ORCD_RETURN_IF_ERROR(run_first(*engine).status());
       const std::string title =
           TitleOf("random", work, first, absl::StrCat("scripted ", acceptance));
@@ -404,7 +473,7 @@ absl::Status Measure(const Options& options) {
   const auto print_model = [](const Model& model, const BackendInfo& info) {
     std::printf("%s on %s\n", model.spec().name.c_str(), info.device.c_str());
   };
-  if (options.draft == "scripted") {
+  if (options.draft == "scripted" || options.stand_in) {
     Loaded loaded;
     loaded.options = load.engine;
     ORCD_ASSIGN_OR_RETURN(loaded.model, OpenModel(options.model, load, observer));
@@ -414,7 +483,7 @@ absl::Status Measure(const Options& options) {
       return absl::FailedPreconditionError("the backend verifies no guesses");
     }
     print_model(*loaded.model, loaded.backend->info());
-    return MeasureScripted(loaded, options);
+    return options.stand_in ? MeasureStandIns(loaded, options) : MeasureScripted(loaded, options);
   }
   load.draft.kind = options.draft == "ngram" ? DraftKind::kNgram : DraftKind::kModel;
   if (options.draft != "ngram") load.draft.path = options.draft;
@@ -441,6 +510,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"rewrite", "quote", "free"}))
       ->delimiter(',')
       ->capture_default_str();
+  app.add_flag(
+      "--stand-in", options.stand_in,
+      "The answer that the text asks for stands in for what the model says; n-grams guess");
   app.add_option("--acceptance", options.acceptances,
                  "Probability with which a guess of the scripted drafter is right")
       ->check(CLI::Range(0.0, 1.0))

@@ -29,6 +29,8 @@ int main(int argc, char** argv) {
   app.add_option("--type", options.type, "Tensor types, mixed as llama.cpp mixes them")
       ->check(CLI::IsMember(types))
       ->capture_default_str();
+  app.add_option("--layers", options.layers, "Layers, in place of the size's")
+      ->check(CLI::PositiveNumber);
   app.add_option(
          "--window", options.window,
          "Positions that the layers with a window attend to, in place of the architecture's; "
