@@ -110,7 +110,10 @@ std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
   const uint64_t others = plan.workspace_bytes + plan.kv_bytes();
   if (others >= device.free_bytes) return "";
   const double room = static_cast<double>(device.free_bytes - others);
+  const bool experts = std::ranges::any_of(
+      weights.layers(), [](const DeviceLayer& layer) { return layer.experts.gate_up.rows > 0; });
   for (const TileFormat format : kUsual) {
+    if (experts && !device.kernels->expert_gemm_takes(format)) continue;
     const double bytes = static_cast<double>(weights.num_weights()) * UnitBytes(format) /
                          (kTileRows * UnitCols(format));
     // It is not the weights that are too large if theirs has no more bits.

@@ -570,7 +570,7 @@ std::vector<Fault> FaultsOfExperts() {
        [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); }, "bytes of the experts' rows",
        "qwen3moe"},
       {"experts_added_before_the_shared_one", kQ4, kDecode,
-       [](const Step& s) { Hasten<CombineExpertsArgs>(s, 1); }, "layer 2 has keys and values",
+       [](const Step& s) { Hasten<CombineExpertsArgs>(s, 1); }, "of the shared expert's product",
        "qwen2moe"},
 
       // --- Weights. ---
@@ -590,7 +590,7 @@ std::vector<Fault> FaultsOfExperts() {
        [](const Step& s) {
          Get<ExpertMatmulArgs>(s, 2).experts = s.weights.layers()[0].experts.gate_up;
        },
-       "a product of experts has the wrong exponent", "qwen3moe"},
+       "layer 2 has keys and values", "qwen3moe"},
       {"another_exponent_of_experts", kQ4, kDecode,
        [](const Step& s) { ++Get<ExpertMatmulArgs>(s, 3).experts.exponent; },
        "a product of experts has the wrong exponent", "qwen3moe"},

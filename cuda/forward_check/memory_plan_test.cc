@@ -15,12 +15,14 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/kv_plan.h"
 #include "runtime/model/spec.h"
+#include "runtime/model/weights.h"
 
 namespace orcd::cuda {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -86,19 +88,30 @@ TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
     };
   };
   EXPECT_EQ(refusal([](ModelSpec&) {}), "");
+  EXPECT_EQ(refusal(layers([](LayerSpec& layer) {
+              layer.ffn = 0;
+              layer.experts = {.count = 128, .used = 4, .ffn = 2880};
+              layer.sinks = true;
+              layer.activation = Activation::kClampedSwiglu;
+            })),
+            "");
   // In one layer alone, as of models with leading layers without experts.
-  EXPECT_THAT(
-      refusal([](ModelSpec& spec) {
-        spec.layers.back().ffn = 0;
-        spec.layers.back().experts = {.count = 128, .used = 8, .ffn = 768};
-      }),
-      AllOf(HasSubstr("a mixture of 128 experts, which the GPU"), HasSubstr("use --backend cpu")));
-  EXPECT_THAT(refusal(layers([](LayerSpec& layer) {
-                layer.experts = {.count = 32, .used = 4, .ffn = 2880};
-                layer.sinks = true;
-                layer.activation = Activation::kClampedSwiglu;
-              })),
-              HasSubstr("a mixture of 32 experts and attention sinks and a clamped SwiGLU, which"));
+  const auto experts = [&](const ExpertsSpec& of) {
+    return refusal([&](ModelSpec& spec) { spec.layers.back().experts = of; });
+  };
+  EXPECT_THAT(experts({.count = 2048, .used = 8, .ffn = 768}),
+              AllOf(HasSubstr("a mixture of 2048 experts, 8 of them for each token (up to 1024"),
+                    HasSubstr("use --backend cpu")));
+  EXPECT_THAT(experts({.count = 128, .used = 33, .ffn = 768}),
+              HasSubstr("a mixture of 128 experts, 33 of them"));
+  EXPECT_THAT(experts({.count = 128, .used = 8, .ffn = 772}), HasSubstr("an FFN of 772"));
+  EXPECT_THAT(experts({.count = 128, .used = 8, .ffn = 768, .shared_ffn = 20}),
+              HasSubstr("an FFN of 20"));
+  EXPECT_THAT(refusal([](ModelSpec& spec) {
+                spec.layers[3].form = LayerForm::kParallel;
+                spec.layers[3].experts = {.count = 8, .used = 2, .ffn = 768};
+              }),
+              HasSubstr("experts beside attention"));
   EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.head_dim = 48; })),
               HasSubstr("heads of 48 values"));
   EXPECT_THAT(refusal(layers([](LayerSpec& layer) { layer.kv_heads = 1; })),
@@ -113,6 +126,123 @@ TEST(MemoryPlanTest, NamesWhatTheKernelsLack) {
               HasSubstr("a vocabulary of 300000"));
   EXPECT_THAT(refusal([](ModelSpec& spec) { spec.layers[5].rope.dims = 20; }),
               HasSubstr("RoPE of 20 dimensions"));
+}
+
+// A model of which the file says no more than shapes, with weights of one type.
+ModelSpec WithExperts(int hidden, int layers, const LayerSpec& layer, int context) {
+  ModelSpec spec;
+  spec.hidden = hidden;
+  spec.layers.assign(layers, layer);
+  spec.vocab = 151'936;
+  spec.context_length = context;
+  return spec;
+}
+ModelSpec Qwen3Moe30B() {
+  return WithExperts(2048, 48,
+                     {.heads = 32,
+                      .kv_heads = 4,
+                      .head_dim = 128,
+                      .experts = {.count = 128, .used = 8, .ffn = 768},
+                      .rope = {.dims = 128, .base = 1e6f}},
+                     262'144);
+}
+ModelSpec GptOss120B() {
+  ModelSpec spec = WithExperts(2880, 36,
+                               {.heads = 64,
+                                .kv_heads = 8,
+                                .head_dim = 64,
+                                .experts = {.count = 128, .used = 4, .ffn = 2880},
+                                .sinks = true,
+                                .rope = {.dims = 64, .base = 1.5e5f}},
+                               131'072);
+  spec.vocab = 201'088;
+  for (int i = 0; i < spec.num_layers(); i += 2) spec.layers[i].window = 128;
+  return spec;
+}
+
+ModelWeights WeightsOf(const ModelSpec& spec, TensorType type, TensorType expert_type) {
+  const auto matrix = [](int rows, int cols, TensorType of) {
+    return Matrix{.type = of, .rows = rows, .cols = cols};
+  };
+  ModelWeights weights;
+  weights.token_embd = weights.output = matrix(spec.vocab, spec.hidden, type);
+  for (const LayerSpec& layer : spec.layers) {
+    LayerWeights& w = weights.layers.emplace_back();
+    w.attn_q = matrix(layer.q_size(), spec.hidden, type);
+    w.attn_k = w.attn_v = matrix(layer.kv_size(), spec.hidden, type);
+    w.attn_output = matrix(spec.hidden, layer.q_size(), type);
+    const ExpertsSpec& experts = layer.experts;
+    w.experts.router = matrix(experts.count, spec.hidden, TensorType::kF32);
+    w.experts.gate.assign(experts.count, matrix(experts.ffn, spec.hidden, expert_type));
+    w.experts.up = w.experts.gate;
+    w.experts.down.assign(experts.count, matrix(spec.hidden, experts.ffn, expert_type));
+  }
+  return weights;
+}
+
+TEST(MemoryPlanTest, ExpertsNeedLittleWorkspace) {
+  BackendOptions options;
+  options.max_seqs = 256;
+  options.max_step_tokens = 4096;
+  for (const ModelSpec& spec : {Qwen3Moe30B(), GptOss120B()}) {
+    const auto weights = DeviceWeights::Plan(
+        spec, WeightsOf(spec, TensorType::kQ8_0, TensorType::kMXFP4), /*readers=*/8);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const auto plan = PlanMemory(spec, *weights, options, Device());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE(plan->workspace_bytes, 2'000'000'000u);
+    // All the experts are there.
+    const ExpertsSpec& experts = spec.layers[0].experts;
+    EXPECT_GT(static_cast<double>(plan->weights_bytes),
+              0.53 * 3 * experts.ffn * spec.hidden * experts.count * spec.num_layers());
+  }
+}
+
+TEST(MemoryPlanTest, NamesWhatWouldFit) {
+  const ModelSpec spec = Qwen3Moe30B();
+  BackendOptions options;
+  options.max_seqs = 8;
+  const auto refusal = [&](TensorType type, uint64_t free) {
+    DeviceInfo device = Device();
+    device.free_bytes = free;
+    const auto weights = DeviceWeights::Plan(spec, WeightsOf(spec, type, type), 1);
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    return std::string(PlanMemory(spec, *weights, options, device).status().message());
+  };
+  EXPECT_EQ(refusal(TensorType::kF16, 70 * kGiB), "");
+  EXPECT_THAT(refusal(TensorType::kF16, 50 * kGiB), HasSubstr("; with weights of Q8_0 it would"));
+  EXPECT_THAT(refusal(TensorType::kF16, 20 * kGiB), HasSubstr("; with weights of Q4_K it would"));
+  EXPECT_THAT(refusal(TensorType::kQ4_K, 15 * kGiB), Not(HasSubstr("would fit")));
+}
+
+TEST(MemoryPlanTest, ExpertsOfAnotherTypeAreNamed) {
+  const ModelSpec spec = Qwen3Moe30B();
+  const auto refusal = [&](const std::function<void(ExpertWeights&)>& change) {
+    ModelWeights weights = WeightsOf(spec, TensorType::kQ8_0, TensorType::kQ4_K);
+    change(weights.layers[7].experts);
+    const auto planned = DeviceWeights::Plan(spec, weights, 1);
+    const absl::Status status =
+        planned.ok() ? PlanMemory(spec, *planned, {}, Device()).status() : planned.status();
+    EXPECT_EQ(status.ok() || status.code() == absl::StatusCode::kUnimplemented, true) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal([](ExpertWeights&) {}), "");
+  EXPECT_EQ(refusal([](ExpertWeights& experts) {
+              for (Matrix& matrix : experts.down) matrix.type = TensorType::kQ6_K;
+            }),
+            "")
+      << "down may differ from gate and up";
+  EXPECT_THAT(refusal([](ExpertWeights& experts) { experts.down[3].type = TensorType::kQ6_K; }),
+              AllOf(HasSubstr("layer 7 has matrices of experts of Q4_K and Q6_K"),
+                    HasSubstr("use --backend cpu")));
+  EXPECT_THAT(refusal([](ExpertWeights& experts) {
+                for (Matrix& matrix : experts.up) matrix.type = TensorType::kQ5_K;
+              }),
+              HasSubstr("of Q4_K and Q5_K"));
+  EXPECT_THAT(refusal([](ExpertWeights& experts) {
+                for (Matrix& matrix : experts.down) matrix.type = TensorType::kIQ2_XXS;
+              }),
+              AllOf(HasSubstr("experts of IQ2_XXS, which the GPU"), HasSubstr("--backend cpu")));
 }
 
 // Gemma 3 12B, five of whose six layers have a window.
@@ -182,7 +312,7 @@ TEST(MemoryPlanTest, EverySequenceMayHaveAMaskInBothSteps) {
   EXPECT_EQ(plan.step.mask_words, 152'064 / 32);
   StepLimits without = plan.step;
   without.mask_words = 0;
-  EXPECT_EQ(TableBytes(plan.step) - TableBytes(without), 64u * 152'064 / 8);
+  EXPECT_EQ(TableBytes(plan.step) - TableBytes(without), (64u + kMaxStepDrafts) * 152'064 / 8);
   const uint64_t buffers =
       ForwardBuffers(LongContext(), DeviceWeights(), plan.forward, nullptr).bytes;
   EXPECT_EQ(plan.workspace_bytes, buffers + 2 * TableBytes(plan.step));
