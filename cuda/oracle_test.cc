@@ -19,6 +19,7 @@
 #include "cuda/gpu_for_test.h"
 #include "cuda/oracle_files_for_test.h"
 #include "runtime/cpu/model_for_test.h"
+#include "runtime/cpu/plain_moe_file_for_test.h"
 #include "runtime/model/model.h"
 #include "testing/numpy.h"
 
@@ -184,6 +185,64 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
   }
   std::printf("%s drawn: NMSE %.2e\n", GetParam(), squared / reference);
   EXPECT_LE(squared / reference, kNmse);
+}
+
+// gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.
+class GpuGptOssOracleTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, GpuGptOssOracleTest,
+                         ::testing::Values("arch/gpt-oss-F16", "arch/gpt-oss-MXFP4"),
+                         OracleFileName);
+
+TEST_P(GpuGptOssOracleTest, YarnIsItsMakers) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const std::string path = OracleDir() + "/" + GetParam();
+  const auto model = LoadModel(path + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  const std::vector<float> logits = Logits(model, ReadTokens(OracleDir() + "/arch/tokens.txt"), 64);
+  const auto nmse_to = [&](const std::string& file) {
+    const std::vector<float> expected = ReadNpy(file).As<float>();
+    EXPECT_EQ(logits.size(), expected.size());
+    double squared = 0;
+    double reference = 0;
+    for (size_t i = 0; i < std::min(logits.size(), expected.size()); ++i) {
+      squared += Square(double{logits[i]} - double{expected[i]});
+      reference += Square(expected[i]);
+    }
+    return squared / reference;
+  };
+  const double makers = nmse_to(path + ".npy");
+  const double rounded = nmse_to(path + ".llamacpp.npy");
+  std::printf("%s: NMSE %.2e, to llama.cpp's %.2e\n", GetParam(), makers, rounded);
+  EXPECT_LE(makers, kNmse);
+  EXPECT_LT(makers, rounded);
+}
+
+// Architectures with experts without another program's results, compared with the tests' own F64
+// program.
+class GpuMoeFileTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, GpuMoeFileTest,
+                         ::testing::Values("qwen2moe F16", "qwen2moe Q4_K_M", "granitemoe F16",
+                                           "granitemoe Q4_K_M"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, ' ', '_');
+                           return name;
+                         });
+
+TEST_P(GpuMoeFileTest, LogitsAgree) {
+  const std::string name = GetParam();
+  const size_t space = name.find(' ');
+  const auto model = cpu::NanoModel(name.substr(space + 1), name.substr(0, space));
+  ASSERT_NE(model, nullptr);
+  const std::vector<int32_t> tokens = TestTokens(40);
+  const std::vector<double> expected = cpu::PlainMoeFile(model->gguf()).Logits(tokens);
+  const std::vector<float> rounded(expected.begin(), expected.end());
+  for (const int chunk : {40, 1}) {
+    ExpectAgreement(Logits(model, tokens, chunk), rounded, model->spec().vocab,
+                    name + " in steps of " + std::to_string(chunk));
+  }
 }
 
 struct RealModel {

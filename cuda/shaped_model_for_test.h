@@ -42,6 +42,9 @@ struct ModelShape {
   // Type of attn_v, ffn_down and the head.
   TensorType better_type = TensorType::kF16;
   int context_length = 8192;
+  // If above 0, the model is a Qwen3 with as many experts of width `ffn`, in place of a Qwen2.
+  int experts = 0;
+  int experts_used = 0;
   // If set, chooses the type of a matrix in place of the two above.
   std::function<TensorType(const std::string& tensor)> type_of = {};
   // May change a row of a matrix before it is written.
@@ -128,19 +131,27 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
   // The tokens spell nothing, since no text is encoded.
   std::vector<std::string> tokens;
   for (int i = 0; i < shape.vocab; ++i) tokens.push_back("t" + std::to_string(i));
+  const bool experts = shape.experts > 0;
+  const std::string architecture = experts ? "qwen3moe" : "qwen2";
+  const auto key = [&](const char* name) { return architecture + "." + name; };
   GgufWriter writer;
-  writer.SetString("general.architecture", "qwen2");
+  writer.SetString("general.architecture", architecture);
   writer.SetString("general.name", shape.name);
-  writer.SetU32("qwen2.block_count", shape.layers);
-  writer.SetU32("qwen2.context_length", shape.context_length);
-  writer.SetU32("qwen2.embedding_length", shape.hidden);
-  writer.SetU32("qwen2.feed_forward_length", shape.ffn);
-  writer.SetU32("qwen2.attention.head_count", shape.heads);
-  writer.SetU32("qwen2.attention.head_count_kv", shape.kv_heads);
-  writer.SetU32("qwen2.attention.key_length", shape.head_dim);
-  writer.SetU32("qwen2.attention.value_length", shape.head_dim);
-  writer.SetF32("qwen2.rope.freq_base", 1e6f);
-  writer.SetF32("qwen2.attention.layer_norm_rms_epsilon", 1e-6f);
+  writer.SetU32(key("block_count"), shape.layers);
+  writer.SetU32(key("context_length"), shape.context_length);
+  writer.SetU32(key("embedding_length"), shape.hidden);
+  writer.SetU32(key("feed_forward_length"), shape.ffn);
+  writer.SetU32(key("attention.head_count"), shape.heads);
+  writer.SetU32(key("attention.head_count_kv"), shape.kv_heads);
+  writer.SetU32(key("attention.key_length"), shape.head_dim);
+  writer.SetU32(key("attention.value_length"), shape.head_dim);
+  writer.SetF32(key("rope.freq_base"), 1e6f);
+  writer.SetF32(key("attention.layer_norm_rms_epsilon"), 1e-6f);
+  if (experts) {
+    writer.SetU32(key("expert_count"), shape.experts);
+    writer.SetU32(key("expert_used_count"), shape.experts_used);
+    writer.SetU32(key("expert_feed_forward_length"), shape.ffn);
+  }
   writer.SetString("tokenizer.ggml.model", "gpt2");
   writer.SetString("tokenizer.ggml.pre", "qwen2");
   writer.SetStrings("tokenizer.ggml.tokens", tokens);
@@ -150,14 +161,19 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     std::string name;
     TensorType type;
     uint64_t cols;
-    // 0: a vector.
+    // Of all experts together; 0: a vector.
     uint64_t rows;
+    uint64_t experts = 0;
   };
   std::vector<Tensor> tensors;
   const auto matrix = [&](const std::string& name, int cols, int rows, TensorType type) {
     const std::string tensor = name + ".weight";
     tensors.push_back({tensor, shape.type_of ? shape.type_of(tensor) : type,
                        static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)});
+  };
+  const auto expert_matrices = [&](const std::string& name, int cols, int rows, TensorType type) {
+    matrix(name, cols, rows * shape.experts, type);
+    tensors.back().experts = static_cast<uint64_t>(shape.experts);
   };
   const auto vector = [&](const std::string& name, int size) {
     tensors.push_back({name, TensorType::kF32, static_cast<uint64_t>(size), 0});
@@ -171,21 +187,36 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     const std::string layer = "blk." + std::to_string(i) + ".";
     vector(layer + "attn_norm.weight", shape.hidden);
     vector(layer + "ffn_norm.weight", shape.hidden);
-    vector(layer + "attn_q.bias", q_size);
-    vector(layer + "attn_k.bias", kv_size);
-    vector(layer + "attn_v.bias", kv_size);
+    if (experts) {
+      vector(layer + "attn_q_norm.weight", shape.head_dim);
+      vector(layer + "attn_k_norm.weight", shape.head_dim);
+    } else {
+      vector(layer + "attn_q.bias", q_size);
+      vector(layer + "attn_k.bias", kv_size);
+      vector(layer + "attn_v.bias", kv_size);
+    }
     matrix(layer + "attn_q", shape.hidden, q_size, shape.type);
     matrix(layer + "attn_k", shape.hidden, kv_size, shape.type);
     matrix(layer + "attn_v", shape.hidden, kv_size, shape.better_type);
     matrix(layer + "attn_output", q_size, shape.hidden, shape.type);
+    if (experts) {
+      matrix(layer + "ffn_gate_inp", shape.hidden, shape.experts, TensorType::kF32);
+      expert_matrices(layer + "ffn_gate_exps", shape.hidden, shape.ffn, shape.type);
+      expert_matrices(layer + "ffn_up_exps", shape.hidden, shape.ffn, shape.type);
+      expert_matrices(layer + "ffn_down_exps", shape.ffn, shape.hidden, shape.better_type);
+      continue;
+    }
     matrix(layer + "ffn_gate", shape.hidden, shape.ffn, shape.type);
     matrix(layer + "ffn_up", shape.hidden, shape.ffn, shape.type);
     matrix(layer + "ffn_down", shape.ffn, shape.hidden, shape.better_type);
   }
   for (const Tensor& tensor : tensors) {
-    const std::vector<uint64_t> ne = tensor.rows == 0
-                                         ? std::vector<uint64_t>{tensor.cols}
-                                         : std::vector<uint64_t>{tensor.cols, tensor.rows};
+    std::vector<uint64_t> ne = {tensor.cols};
+    if (tensor.experts > 0) {
+      ne.insert(ne.end(), {tensor.rows / tensor.experts, tensor.experts});
+    } else if (tensor.rows > 0) {
+      ne.push_back(tensor.rows);
+    }
     writer.AddTensor(tensor.name, tensor.type, ne);
   }
 
@@ -209,6 +240,14 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     }
     for (uint64_t row = 0; row < tensor.rows; ++row) {
       const auto part = std::span(bytes).subspan(row * row_bytes, row_bytes);
+      // Rows of experts are many: they come from a smaller number of random rows, whose number is a
+      // prime, so that no two experts are the same.
+      constexpr uint64_t kRandomRows = 1009;
+      if (tensor.experts > 0 && row >= kRandomRows) {
+        std::ranges::copy(std::span(bytes).subspan(row % kRandomRows * row_bytes, row_bytes),
+                          part.begin());
+        continue;
+      }
       FillRandomWeights(tensor.type, 1 / std::sqrt(static_cast<float>(tensor.cols)), random, part);
       if (shape.edit) shape.edit(tensor.name, row, part);
     }
