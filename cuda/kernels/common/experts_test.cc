@@ -157,13 +157,16 @@ TEST_F(RouterTest, SumsInOneOrderWhateverTheTokens) {
     bool gated = false;
     bool bias = false;
   };
-  for (const auto& [count, hidden, gated, bias] :
+  for (const Case& c :
        {Case{2, 8}, Case{3, 64, true, true}, Case{8, 4096}, Case{32, 2880, false, true},
         Case{60, 2048, true}, Case{64, 104}, Case{65, 1024, false, true}, Case{128, 2048},
         Case{128, 1032, true, true}, Case{160, 5120}, Case{256, 7168}, Case{512, 2048, true}}) {
-    SCOPED_TRACE(::testing::Message()
-                 << count << " x " << hidden << (gated ? ", gated" : "") << (bias ? ", bias" : ""));
-    const int outputs = count + (gated ? 1 : 0);
+    const int count = c.count;
+    const int hidden = c.hidden;
+    const bool bias = c.bias;
+    SCOPED_TRACE(::testing::Message() << count << " x " << hidden << (c.gated ? ", gated" : "")
+                                      << (bias ? ", bias" : ""));
+    const int outputs = count + (c.gated ? 1 : 0);
     // The tokens' rows repeat, so that the rows of many tokens are known from few.
     constexpr int kRows = 13;
     constexpr int kTokens = 4097;
@@ -272,21 +275,23 @@ HostTables HostChoose(const ExpertsSpec& spec, const std::vector<float>& logits,
   t.weights.assign(t.chosen.size(), 0.0f);
   t.rows.assign(t.chosen.size(), -1);
   if (spec.shared_gated) t.shared_weights.assign(tokens, 0.0f);
-  std::vector<std::vector<int32_t>> of_expert(spec.count);
-  for (int token = 0; token < tokens; ++token) {
-    if (!chooses[token]) continue;
-    const float* const row = &logits[size_t{1} * token * Outputs(spec)];
+  InParallel(tokens, [&](int64_t token) {
+    if (!chooses[token]) return;
+    const float* const row = &logits[token * Outputs(spec)];
     std::vector<cpu::ChosenExpert> chosen(spec.used);
     cpu::ChooseExperts(spec, {row, static_cast<size_t>(spec.count)}, bias, chosen);
     for (int j = 0; j < spec.used; ++j) {
-      const int32_t choice = token * spec.used + j;
-      t.chosen[choice] = chosen[j].expert;
-      t.weights[choice] = chosen[j].weight;
-      of_expert[chosen[j].expert].push_back(choice);
+      t.chosen[token * spec.used + j] = chosen[j].expert;
+      t.weights[token * spec.used + j] = chosen[j].weight;
     }
     if (spec.shared_gated) {
       t.shared_weights[token] = static_cast<float>(1 / (1 + std::exp(-double{row[spec.count]})));
     }
+  });
+  std::vector<std::vector<int32_t>> of_expert(spec.count);
+  for (size_t choice = 0; choice < t.chosen.size(); ++choice) {
+    if (t.chosen[choice] < 0) continue;
+    of_expert[t.chosen[choice]].push_back(static_cast<int32_t>(choice));
   }
   t.tokens.assign(MaxExpertRows(spec, tokens), -1);
   int row = 0;
@@ -356,10 +361,11 @@ class ChooseExpertsTest : public GpuTest {
 
   static std::vector<float> MakeLogits(const ExpertsSpec& spec, int tokens, const Fill& fill) {
     std::vector<float> logits(size_t{1} * tokens * Outputs(spec));
-    std::mt19937 rng(tokens + spec.count);
-    for (int t = 0; t < tokens; ++t) {
-      fill(t, std::span(logits).subspan(size_t{1} * t * Outputs(spec), Outputs(spec)), rng);
-    }
+    InParallel(tokens, [&](int64_t token) {
+      std::mt19937 rng(static_cast<uint32_t>(token * kMaxGpuExperts + spec.count));
+      fill(static_cast<int>(token), std::span(logits).subspan(token * Outputs(spec), Outputs(spec)),
+           rng);
+    });
     return logits;
   }
 
@@ -769,15 +775,21 @@ TEST_F(CombineExpertsTest, AddsInOrder) {
       std::sort(experts.begin(), experts.begin() + c.used);
       chosen.insert(chosen.end(), experts.begin(), experts.begin() + c.used);
     }
-    // The third token pads the step. Rows that no choice has are NaN.
+    // The third token pads the step.
     const int padding = 2;
     std::vector<float> weights = RandomFloats(chosen.size(), 6);
-    std::vector<float> y = RandomFloats(size_t{1} * rows * c.hidden, 7);
     for (int j = 0; padding < c.tokens && j < c.used; ++j) {
       const int choice = padding * c.used + j;
-      std::fill_n(y.begin() + size_t{1} * of_choices[choice] * c.hidden, c.hidden, kNan);
       chosen[choice] = of_choices[choice] = -1;
       weights[choice] = 0;
+    }
+    // Rows that no choice has are NaN.
+    const std::vector<float> outputs = RandomFloats(chosen.size() * c.hidden, 7);
+    std::vector<float> y(size_t{1} * rows * c.hidden, kNan);
+    for (size_t i = 0; i < of_choices.size(); ++i) {
+      if (of_choices[i] < 0) continue;
+      std::copy_n(outputs.begin() + i * c.hidden, c.hidden,
+                  y.begin() + size_t{1} * of_choices[i] * c.hidden);
     }
     const std::vector<float> bias = RandomFloats(size_t{1} * c.count * c.hidden, 8);
     const int shared_tokens = c.tokens + 5;
