@@ -195,6 +195,9 @@ class ShapeTest : public GpuTest, public ::testing::WithParamInterface<ModelShap
 INSTANTIATE_TEST_SUITE_P(Shapes, ShapeTest, ::testing::ValuesIn(RealShapes()),
                          [](const auto& info) { return info.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(ExpertShapes, ShapeTest, ::testing::ValuesIn(ExpertShapes()),
+                         [](const auto& info) { return info.param.name; });
+
 class RepetitionTest : public GpuTest, public ::testing::WithParamInterface<ModelShape> {};
 
 INSTANTIATE_TEST_SUITE_P(

@@ -212,7 +212,8 @@ class CoArrivalTest : public GpuTest {
 
   void SetUp() override {
     GpuTest::SetUp();
-    model_ = MakeShapedModel(Qwen3Moe30BLayers());
+    static const std::shared_ptr<const Model> model = MakeShapedModel(Qwen3Moe30BLayers());
+    model_ = model;
     ASSERT_NE(model_, nullptr);
     backend_ = BackendOf(model_, kSlots, kMostTokens);
     ASSERT_NE(backend_, nullptr);

@@ -45,6 +45,9 @@ struct ModelShape {
   // If above 0, the model is a Qwen3 with as many experts of width `ffn`, in place of a Qwen2.
   int experts = 0;
   int experts_used = 0;
+  // The layers hold their experts in each form that files have, in turn: a tensor for each of gate,
+  // up and down; one for gate and up; one for each expert's. Otherwise all in the first.
+  bool all_expert_forms = false;
   // If set, chooses the type of a matrix in place of the two above.
   std::function<TensorType(const std::string& tensor)> type_of = {};
   // May change a row of a matrix before it is written.
@@ -126,6 +129,31 @@ inline std::vector<ModelShape> RealShapes() {
            .better_type = TensorType::kQ6_K}};
 }
 
+// Small shapes with experts: in all forms of files; and of sizes that pad the tiles of each expert.
+inline std::vector<ModelShape> ExpertShapes() {
+  return {{.name = "experts_in_all_forms",
+           .layers = 3,
+           .hidden = 256,
+           .heads = 4,
+           .kv_heads = 2,
+           .head_dim = 64,
+           .ffn = 192,
+           .type = TensorType::kQ8_0,
+           .better_type = TensorType::kQ5_0,
+           .experts = 7,
+           .experts_used = 3,
+           .all_expert_forms = true},
+          {.name = "padded_experts",
+           .hidden = 264,
+           .heads = 4,
+           .kv_heads = 2,
+           .head_dim = 64,
+           .ffn = 72,
+           .experts = 6,
+           .experts_used = 2,
+           .all_expert_forms = true}};
+}
+
 // Null, and a failed test, if the model cannot be made.
 inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
   // The tokens spell nothing, since no text is encoded.
@@ -201,8 +229,22 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     matrix(layer + "attn_output", q_size, shape.hidden, shape.type);
     if (experts) {
       matrix(layer + "ffn_gate_inp", shape.hidden, shape.experts, TensorType::kF32);
-      expert_matrices(layer + "ffn_gate_exps", shape.hidden, shape.ffn, shape.type);
-      expert_matrices(layer + "ffn_up_exps", shape.hidden, shape.ffn, shape.type);
+      const int form = shape.all_expert_forms ? i % 3 : 0;
+      if (form == 2) {
+        for (int e = 0; e < shape.experts; ++e) {
+          const std::string number = "." + std::to_string(e);
+          matrix(layer + "ffn_gate" + number, shape.hidden, shape.ffn, shape.type);
+          matrix(layer + "ffn_up" + number, shape.hidden, shape.ffn, shape.type);
+          matrix(layer + "ffn_down" + number, shape.ffn, shape.hidden, shape.better_type);
+        }
+        continue;
+      }
+      if (form == 1) {
+        expert_matrices(layer + "ffn_gate_up_exps", shape.hidden, 2 * shape.ffn, shape.type);
+      } else {
+        expert_matrices(layer + "ffn_gate_exps", shape.hidden, shape.ffn, shape.type);
+        expert_matrices(layer + "ffn_up_exps", shape.hidden, shape.ffn, shape.type);
+      }
       expert_matrices(layer + "ffn_down_exps", shape.ffn, shape.hidden, shape.better_type);
       continue;
     }
