@@ -119,7 +119,8 @@ TEST_F(PartitionTest, StreamsGoOnWithoutTheOrchestratorAndTheWorkerComesBackToIt
   GenerateCall call(client.stub(), Stream(800), absl::Seconds(120));
   ASSERT_TRUE(call.ReadUntilTokens(1));
   space_.Set(space_.orchestrator_link(), "down");
-  absl::SleepFor(absl::Milliseconds(50));
+  // Waits until messages in flight have arrived.
+  absl::SleepFor(Bound(absl::Milliseconds(50)));
   const size_t heard = orchestrator_.heartbeats().size();
   absl::SleepFor(3 * kTtl);
   EXPECT_EQ(orchestrator_.heartbeats().size(), heard) << "it was not cut off";

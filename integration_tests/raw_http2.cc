@@ -17,12 +17,11 @@
 namespace orcd::testing {
 namespace {
 
-constexpr int kPatienceMilliseconds = 200;
 constexpr char kAlpn[] = "\x02h2";
 
-bool Await(int fd, int16_t events, int milliseconds) {
+bool Await(int fd, int16_t events, absl::Duration patience) {
   pollfd wanted = {.fd = fd, .events = events, .revents = 0};
-  return poll(&wanted, 1, milliseconds) == 1;
+  return poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) == 1;
 }
 
 void AppendNumber(uint32_t value, int bytes, std::string& out) {
@@ -99,7 +98,7 @@ RawHttp2::~RawHttp2() {
   if (fd_ >= 0) close(fd_);
 }
 
-bool RawHttp2::Send(std::string_view bytes) {
+bool RawHttp2::Send(std::string_view bytes, absl::Duration patience) {
   while (open_ && !bytes.empty()) {
     const auto size = static_cast<int>(bytes.size());
     const ssize_t sent = ssl_ != nullptr ? SSL_write(ssl_, bytes.data(), size)
@@ -113,7 +112,7 @@ bool RawHttp2::Send(std::string_view bytes) {
                              : errno == EAGAIN;
     ERR_clear_error();
     if (!blocked) open_ = false;
-    if (!blocked || !Await(fd_, POLLOUT, kPatienceMilliseconds)) return false;
+    if (!blocked || !Await(fd_, POLLOUT, patience)) return false;
   }
   return open_;
 }

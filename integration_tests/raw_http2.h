@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace orcd::testing {
 
 std::string RawFrame(uint8_t type, uint8_t flags, uint32_t stream, std::string_view payload = "");
@@ -18,8 +20,8 @@ std::string RawHeader(std::string_view name, std::string_view value);
 // The header block of a call of `path`, with `more` encoded headers at its end.
 std::string RawCall(std::string_view path, std::string_view more = "");
 
-// Owns the socket. No call waits longer than a fraction of a second; bytes that the server does not
-// take in that time are not sent. One thread.
+// Owns the socket. Bytes that the server does not take in time are not sent, so half a frame may
+// have gone. One thread.
 class RawHttp2 {
  public:
   // Connects to host:port (an IPv4 address) and sends the preface and empty SETTINGS. `tls` selects
@@ -29,8 +31,8 @@ class RawHttp2 {
   RawHttp2(const RawHttp2&) = delete;
   RawHttp2& operator=(const RawHttp2&) = delete;
 
-  // False once the connection is gone, or if the server takes nothing for 200 ms.
-  bool Send(std::string_view bytes);
+  // False once the connection is gone, or if the server takes nothing for `patience`.
+  bool Send(std::string_view bytes, absl::Duration patience = absl::Milliseconds(200));
   // Reads what has come and keeps the headers of its frames, at most kMaxFrames.
   void Drain();
   struct Frame {

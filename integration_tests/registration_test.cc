@@ -392,7 +392,7 @@ TEST_F(RegistrationTest, APartitionIsNotSeenInAStreamAndTheLeaseComesBack) {
     ASSERT_TRUE(call.ReadUntilTokens(1));
     way.Cut();
     // Waits until messages in flight have arrived.
-    absl::SleepFor(absl::Milliseconds(50));
+    absl::SleepFor(Bound(absl::Milliseconds(50)));
     const size_t heard = orchestrator_.heartbeats().size() + orchestrator_.registrations().size();
     // Longer than a lease, so that the orchestrator considers the worker gone.
     absl::SleepFor(absl::Seconds(1.5));
