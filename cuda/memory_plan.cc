@@ -189,7 +189,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
 
   const bool chosen_here = options.kv_cache_bytes == 0;
   int64_t kv_bytes = options.kv_cache_bytes;
-  // What the caller reserves is not free.
+  // The memory that the caller reserves is not free.
   const uint64_t reserved = chosen_here ? static_cast<uint64_t>(options.reserved_bytes) : 0;
   const uint64_t free_bytes = device.free_bytes - std::min(device.free_bytes, reserved);
   if (chosen_here) {

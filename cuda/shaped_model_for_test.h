@@ -189,7 +189,7 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
     std::string name;
     TensorType type;
     uint64_t cols;
-    // Of all experts together; 0: a vector.
+    // Those of all experts together; 0: a vector.
     uint64_t rows;
     uint64_t experts = 0;
   };
