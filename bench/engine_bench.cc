@@ -22,8 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "bench/constrained_streams.h"
+#include "bench/settled_stats.h"
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -131,10 +133,28 @@ class Sink : public GenerationSink {
   uint64_t hash_ = 14695981039346656037u;
 };
 
+// A clause on the experts that a step's tokens chose in a layer, since `before`; empty if the model
+// has none.
+std::string ExpertsSince(Engine& engine, const EngineStats& before) {
+  const std::vector<LayerSpec>& layers = engine.model().spec().layers;
+  const auto with_experts =
+      std::ranges::count_if(layers, [](const LayerSpec& layer) { return layer.experts.count > 0; });
+  if (with_experts == 0) return "";
+  const EngineStats now = SettledStats(engine);
+  uint64_t experts = 0;
+  for (size_t i = 0; i < ExpertLoad::kBuckets; ++i) {
+    experts += now.expert_load.experts[i] - before.expert_load.experts[i];
+  }
+  const double chosen =
+      static_cast<double>(experts) / static_cast<double>(with_experts * (now.steps - before.steps));
+  return absl::StrFormat("; %.1f experts a step and layer", chosen);
+}
+
 absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
   double best = 0;
   double best_prefill = 1e30;
   uint64_t hash = 0;
+  const EngineStats before = SettledStats(engine);
   for (int repetition = 0; repetition < options.repetitions + 1; ++repetition) {
     Tally tally;
     std::vector<std::shared_ptr<Sink>> sinks;
@@ -168,9 +188,10 @@ absl::Status RunCase(Engine& engine, const Case& what, const Options& options) {
     best_prefill = std::min(best_prefill, tally.prefill_seconds());
   }
   std::printf(
-      "%4d x (%d in + %d out): %10.1f tok/s out; prefill %10.1f tok/s, %.2f ms; tokens %016llx\n",
+      "%4d x (%d in + %d out): %10.1f tok/s out; prefill %10.1f tok/s, %.2f ms; tokens %016llx%s\n",
       what.parallel, what.prompt, what.tokens, best, what.parallel * what.prompt / best_prefill,
-      best_prefill * 1e3, static_cast<unsigned long long>(hash));
+      best_prefill * 1e3, static_cast<unsigned long long>(hash),
+      ExpertsSince(engine, before).c_str());
   std::fflush(stdout);
   return absl::OkStatus();
 }

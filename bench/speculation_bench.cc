@@ -39,6 +39,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "bench/scripted_drafter.h"
+#include "bench/settled_stats.h"
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -370,9 +371,9 @@ absl::StatusOr<std::vector<StepCost>> MeasureSteps(const Loaded& loaded, const W
         std::make_unique<ScriptedDrafter>(scripts, /*acceptance=*/0, loaded.model->spec().vocab));
     // The engine forgets the prompts that another one computed.
     ORCD_RETURN_IF_ERROR(RunTurn(*engine, work, "prompts", false).status());
-    const EngineStats before = engine->stats();
+    const EngineStats before = SettledStats(*engine);
     ORCD_ASSIGN_OR_RETURN(const Turn turn, RunTurn(*engine, work, "steps", drafts > 0));
-    const EngineStats after = engine->stats();
+    const EngineStats after = SettledStats(*engine);
     // The first step has the prompts' last tokens.
     const auto steps = static_cast<double>(std::max<int64_t>(after.steps - before.steps - 1, 1));
     costs.push_back({.drafts = drafts,

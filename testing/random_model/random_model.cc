@@ -27,6 +27,8 @@ constexpr uint64_t kChunkBytes = 4 << 20;
 
 enum class Content {
   kMatrix,
+  // An embedding whose values are near 1.
+  kLargeEmbedding,
   kNorm,
   kOutputNorm,
   kQkBias,
@@ -36,6 +38,10 @@ enum class Content {
   kBias,
   kGiven
 };
+
+bool IsMatrix(Content content) {
+  return content == Content::kMatrix || content == Content::kLargeEmbedding;
+}
 
 struct PlannedTensor {
   std::string name;
@@ -70,6 +76,12 @@ class TensorPlan {
       tensors_.back().values = std::move(vector.values);
     }
     AddMatrix("token_embd.weight", MatrixRole::kTokenEmbd, 0, shape.hidden, shape.vocab);
+    // What attention adds is much alike for the tokens of a prompt. Beside small embeddings it
+    // would make them all choose the same experts of many. A tied head needs small ones.
+    constexpr int kManyExperts = 32;
+    if (shape.experts.count >= kManyExperts && !shape.tied) {
+      tensors_.back().content = Content::kLargeEmbedding;
+    }
     for (int i = 0; i < shape.layers + shape.predict_layers; ++i) AddLayer(i);
   }
 
@@ -228,6 +240,7 @@ void FillVector(Content content, Random& random, std::span<float> values) {
         break;
       case Content::kBias:
       case Content::kMatrix:
+      case Content::kLargeEmbedding:
       case Content::kGiven:
         value = 0.05f * normal;
         break;
@@ -310,7 +323,7 @@ std::vector<Chunk> CutIntoChunks(std::span<const PlannedTensor> tensors) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Vectors are written whole.
-    const uint64_t rows = tensors[i].content == Content::kMatrix ? Rows(tensors[i]) : 1;
+    const uint64_t rows = IsMatrix(tensors[i].content) ? Rows(tensors[i]) : 1;
     const uint64_t row_bytes = Bytes(tensors[i]) / rows;
     const uint64_t step = std::max<uint64_t>(1, kChunkBytes / row_bytes);
     for (uint64_t row = 0; row < rows; row += step) {
@@ -323,7 +336,7 @@ std::vector<Chunk> CutIntoChunks(std::span<const PlannedTensor> tensors) {
 absl::Status WriteChunk(const GgufFile& file, const Chunk& chunk, uint64_t seed,
                         std::vector<std::byte>& buffer) {
   const PlannedTensor& tensor = *chunk.tensor;
-  if (tensor.content != Content::kMatrix) {
+  if (!IsMatrix(tensor.content)) {
     std::vector<float> values = tensor.values;
     if (tensor.content != Content::kGiven) {
       values.resize(tensor.ne[0] * Rows(tensor));
@@ -334,7 +347,9 @@ absl::Status WriteChunk(const GgufFile& file, const Chunk& chunk, uint64_t seed,
   }
   const uint64_t row_bytes = Bytes(tensor) / Rows(tensor);
   // Keeps the magnitude of activations at 1 through any number of layers.
-  const float sigma = 1.0f / std::sqrt(static_cast<float>(tensor.ne[0]));
+  const float sigma = tensor.content == Content::kLargeEmbedding
+                          ? 1.0f
+                          : 1.0f / std::sqrt(static_cast<float>(tensor.ne[0]));
   buffer.resize(chunk.rows * row_bytes);
   for (uint64_t i = 0; i < chunk.rows; ++i) {
     Random random(seed, tensor.name, chunk.first_row + i);
