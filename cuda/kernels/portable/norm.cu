@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
 
 // Many rows without partials, two rows a block: bound by the memory, which writes whole sectors.
 template <bool kF32>
-__global__ void __launch_bounds__(kMaxNormThreads)
+__global__ void __launch_bounds__(kMaxNormThreads, kF32 ? 1 : 0)
     ManyNormKernel(const __grid_constant__ NormArgs args) {
   constexpr int kRows = 2;
   __shared__ float scratch[kRows][kMaxNormThreads / 32];
