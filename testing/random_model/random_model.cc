@@ -76,8 +76,8 @@ class TensorPlan {
       tensors_.back().values = std::move(vector.values);
     }
     AddMatrix("token_embd.weight", MatrixRole::kTokenEmbd, 0, shape.hidden, shape.vocab);
-    // What attention adds is much alike for the tokens of a prompt. Beside small embeddings it
-    // would make them all choose the same experts of many. A tied head needs small ones.
+    // Attention adds much the same to all tokens of a prompt. Beside small embeddings it would make
+    // them all choose the same experts of many. A tied head needs small ones.
     constexpr int kManyExperts = 32;
     if (shape.experts.count >= kManyExperts && !shape.tied) {
       tensors_.back().content = Content::kLargeEmbedding;

@@ -44,8 +44,8 @@ __device__ __forceinline__ float MergeValues(float first, float second,
 // The sink of a head without one.
 inline constexpr float kNoSink = -INFINITY;
 
-// What a row's result is multiplied by once all tiles are merged: 1 over the sum of all weights,
-// that of the head's sink included. kPlain: heads have no sinks.
+// Once all tiles are merged, a row's result is multiplied by this factor: 1 over the sum of all
+// weights, that of the head's sink included. kPlain: heads have no sinks.
 template <bool kPlain>
 __device__ __forceinline__ float FinalFactor(const RowState& row, float sink) {
   if (kPlain) return 1 / row.sum;
