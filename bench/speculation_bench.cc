@@ -84,7 +84,7 @@ absl::StatusOr<std::string> FirstLines(const std::string& path, int lines) {
   return absl::NotFoundError(absl::StrCat(path, " cannot be read; run this at the tree's root"));
 }
 
-// What a good model answers to the message of `text`.
+// The answer of a good model to the message of `text`.
 absl::StatusOr<std::string> MakeAnswer(const std::string& text) {
   if (text == "rewrite") {
     ORCD_ASSIGN_OR_RETURN(const std::string program, FirstLines(kProgram, kProgramLines));
