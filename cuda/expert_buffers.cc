@@ -22,10 +22,21 @@ int64_t ExpertBuffers::GatedBytes(const ModelSpec& spec, int tokens) {
   return bytes;
 }
 
-ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, Carver& carver) {
+int64_t ExpertBuffers::RowBytes(const ModelSpec& spec, int tokens) {
+  int64_t bytes = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.experts.count == 0) continue;
+    const int rows = MaxExpertRows(layer.experts, tokens);
+    bytes = std::max({bytes, ActivationBytes(rows, spec.hidden),
+                      int64_t{rows} * spec.hidden * int64_t{sizeof(float)}});
+  }
+  return bytes;
+}
+
+ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, uint8_t* rows, Carver& carver) {
   int64_t outputs = 0;
   int64_t choices = 0;
-  int rows = 0;
+  int most_rows = 0;
   int most_tiles = 0;
   bool gates_shared = false;
   for (const LayerSpec& layer : spec.layers) {
@@ -33,7 +44,7 @@ ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, Carver& carver) 
     if (experts.count == 0) continue;
     outputs = std::max(outputs, int64_t{RouterOutputs(experts)});
     choices = std::max(choices, int64_t{tokens} * experts.used);
-    rows = std::max(rows, MaxExpertRows(experts, tokens));
+    most_rows = std::max(most_rows, MaxExpertRows(experts, tokens));
     most_tiles = std::max(most_tiles, MaxExpertTiles(experts, tokens, kLeastTileRows));
     gates_shared |= RouterOutputs(experts) > experts.count;
   }
@@ -46,13 +57,11 @@ ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, Carver& carver) 
   tables.weights = carver.Take<float>(choices);
   if (gates_shared) tables.shared_weights = carver.Take<float>(tokens);
   tables.rows = carver.Take<int32_t>(choices);
-  tables.tokens = carver.Take<int32_t>(rows);
+  tables.tokens = carver.Take<int32_t>(most_rows);
   tables.tiles = carver.Take<ExpertTile>(most_tiles);
   // The product of gate and up has read the inputs when y is written.
-  y = carver.Take<float>(
-      std::max(int64_t{rows} * spec.hidden,
-               (ActivationBytes(rows, spec.hidden) + 3) / int64_t{sizeof(float)}));
-  inputs = reinterpret_cast<__half*>(y);
+  inputs = reinterpret_cast<__half*>(rows);
+  y = reinterpret_cast<float*>(rows);
   load = carver.Take<ExpertLoad>(1);
 }
 

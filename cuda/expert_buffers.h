@@ -22,10 +22,12 @@ constexpr int RouterOutputs(const ExpertsSpec& spec) {
 // other, as do `inputs` and y.
 struct ExpertBuffers {
   ExpertBuffers() = default;
-  // For steps of up to `tokens` tokens.
-  ExpertBuffers(const ModelSpec& spec, int tokens, Carver& carver);
+  // For steps of up to `tokens` tokens. `rows` has RowBytes, which nothing else uses while a
+  // layer's FFN runs, or is null.
+  ExpertBuffers(const ModelSpec& spec, int tokens, uint8_t* rows, Carver& carver);
 
-  // Bytes that Forward needs for the gated rows of experts, [MaxExpertRows, ffn].
+  // Bytes of `inputs` and y, and of the gated rows of experts, [MaxExpertRows, ffn].
+  static int64_t RowBytes(const ModelSpec& spec, int tokens);
   static int64_t GatedBytes(const ModelSpec& spec, int tokens);
 
   float* x = nullptr;        // RouterArgs::x

@@ -158,9 +158,12 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   stream_k.sums = carver.Take<uint8_t>(StreamKWorkspace::kSumsBytes);
   stream_k.ready = carver.Take<int32_t>(StreamKWorkspace::kReady);
   constexpr int64_t kFloat = sizeof(float);
+  // Experts have their gated rows, and then the shared expert's, beside their other rows.
+  const int64_t gated_bytes =
+      (std::max(ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, tokens)) + 255) /
+      256 * 256;
   uint8_t* const aliased = carver.Take<uint8_t>(
-      std::max({ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, tokens),
-                kFloat * rows * spec.vocab,
+      std::max({gated_bytes + ExpertBuffers::RowBytes(spec, tokens), kFloat * rows * spec.vocab,
                 kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
   gated = reinterpret_cast<__half*>(aliased);
   logits = reinterpret_cast<float*>(aliased);
@@ -169,7 +172,7 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
   not_finite = carver.Take<int32_t>(limits.max_seqs);
-  experts = ExpertBuffers(spec, tokens, carver);
+  experts = ExpertBuffers(spec, tokens, slab == nullptr ? nullptr : aliased + gated_bytes, carver);
   bytes = carver.taken();
 }
 

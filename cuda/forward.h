@@ -79,7 +79,8 @@ struct ForwardBuffers {
   uint8_t* dequantised;  // F16 tiles of dequantised weights: a matrix or a part of it
   int64_t dequantised_bytes;
   StreamKWorkspace stream_k;
-  // These three alias the same memory: at most one of them is in use at a time.
+  // These three alias the same memory: at most one of them is in use at a time. Behind `gated`, the
+  // memory is that of ExpertBuffers::inputs and y.
   __half* gated;              // Activations [tokens, ffn], or of experts [MaxExpertRows, ffn]
   float* logits;              // [logit rows, vocab]
   float* attention_partials;  // DecodeAttentionArgs::partials
