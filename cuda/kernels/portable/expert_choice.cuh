@@ -61,7 +61,8 @@ __device__ __forceinline__ int TakeGreatest(uint64_t* keys, int count, int wante
       index = __shfl_sync(~0u, mine.index, __ffs(static_cast<int>(lanes)) - 1);
     } else {
       const uint32_t low = greatest ? static_cast<uint32_t>(mine.key) : 0;
-      greatest = greatest && low == __reduce_max_sync(~0u, low);
+      const uint32_t greatest_low = __reduce_max_sync(~0u, low);
+      greatest = greatest && low == greatest_low;
       index = static_cast<int>(
           __reduce_min_sync(~0u, greatest ? static_cast<uint32_t>(mine.index) : ~0u));
     }
