@@ -27,6 +27,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "runtime/sampling/sampler.h"
 #include "testing/random_model/model_shapes.h"
+#include "testing/test_name.h"
 
 namespace orcd::cuda {
 namespace {
@@ -565,21 +566,18 @@ std::vector<std::string> RandomFamilies(const std::string& type) {
   return families;
 }
 std::string RandomFamilyName(const ::testing::TestParamInfo<std::string>& info) {
-  return info.param.substr(0, info.param.find(' '));
+  return TestNameOf(info.param.substr(0, info.param.find(' ')));
 }
 
 INSTANTIATE_TEST_SUITE_P(RandomF16, FamilyTest, ::testing::ValuesIn(RandomFamilies("F16")),
                          RandomFamilyName);
 INSTANTIATE_TEST_SUITE_P(RandomQ4_K_M, FamilyTest, ::testing::ValuesIn(RandomFamilies("Q4_K_M")),
                          RandomFamilyName);
-INSTANTIATE_TEST_SUITE_P(Oracle, FamilyTest,
-                         ::testing::ValuesIn(std::vector<std::string>(
-                             std::begin(kArchitectureOracles), std::end(kArchitectureOracles))),
-                         [](const auto& info) {
-                           std::string name = info.param.substr(info.param.find('/') + 1);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Oracle, FamilyTest,
+    ::testing::ValuesIn(std::vector<std::string>(std::begin(kArchitectureOracles),
+                                                 std::end(kArchitectureOracles))),
+    [](const auto& info) { return TestNameOf(info.param.substr(info.param.find('/') + 1)); });
 
 TEST_P(FamilyTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(model_); }
 TEST_P(FamilyTest, ChunkedPrefillIsWholePrefill) { ExpectChunksDoNotMatter(model_); }
