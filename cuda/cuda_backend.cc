@@ -398,6 +398,7 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
+  checker_->OnWait();
   const std::span<const DrawResult> drawn(
       reinterpret_cast<const DrawResult*>(p.results.data()) + pending.turn * p.plan.step.max_seqs,
       pending.rows);
