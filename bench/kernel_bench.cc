@@ -1,8 +1,8 @@
-// Measures each matrix product of the GPU backend alone: microseconds per launch, and the share of
-// memory bandwidth or tensor core rate. Launches follow each other in a graph, each on weights that
-// are not in the cache. By default the activations are zeros, the weights constant bytes, and the
-// launches too few to heat the GPU. With --seconds both are random and the launches last until the
-// power limit takes effect.
+// Measures each matrix product of the GPU backend alone, or with --experts those of mixtures of
+// experts: microseconds per launch, and the share of memory bandwidth or tensor core rate. Launches
+// follow each other in a graph, each on weights that are not in the cache. By default the
+// activations are zeros, the weights constant bytes, and the launches too few to heat the GPU. With
+// --seconds both are random and the launches last until the power limit takes effect.
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
@@ -10,24 +10,29 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu_timing.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
+#include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/status.h"
 #include "runtime/base/error.h"
+#include "runtime/model/spec.h"
 
 namespace orcd {
 namespace {
 
 using cuda::DeviceMemory;
+using cuda::ExpertTile;
 using cuda::MatmulArgs;
 using cuda::StreamKWorkspace;
 using cuda::TiledMatrix;
@@ -87,6 +92,15 @@ const std::vector<ModelShapes>& Models() {
   return models;
 }
 
+struct ExpertModel {
+  const char* name;
+  ExpertsSpec spec;
+  int hidden;
+};
+constexpr ExpertModel kExpertModels[] = {
+    {"qwen3-30b-a3b", {.count = 128, .used = 8, .ffn = 768}, 2048},
+    {"gpt-oss-20b", {.count = 32, .used = 4, .ffn = 2880}, 2880}};
+
 struct Format {
   const char* name;
   TileFormat format;
@@ -105,6 +119,7 @@ struct Options {
   std::vector<std::string> formats = {"F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K"};
   std::vector<int> tokens = {1};
   double seconds = 0;
+  bool experts = false;
 };
 
 // Fills the memory with random numbers: bytes for quantised weights, else F16 numbers with the
@@ -126,6 +141,27 @@ absl::Status FillRandom(const DeviceMemory& memory, TileFormat format, float sca
         "random numbers");
   }
   return absl::OkStatus();
+}
+
+// Seconds of a launch, of `launches` in a graph: launch(i, stream).
+template <typename Launch>
+absl::StatusOr<double> LaunchSeconds(int launches, double warm_seconds, const Launch& launch) {
+  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+                            "capture");
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < launches && error == cudaSuccess; ++i) error = launch(i, stream.get());
+  cudaGraph_t captured = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
+  ORCD_RETURN_IF_CUDA_ERROR(error, "launching");
+  cudaGraphExec_t executable = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
+  static_cast<void>(cudaGraphDestroy(captured));
+  const cuda::Graph graph(executable);
+  ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), warm_seconds, [&] {
+                          return cudaGraphLaunch(graph.get(), stream.get());
+                        }));
+  return seconds / launches;
 }
 
 absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const Shape& shape,
@@ -175,30 +211,14 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
     return absl::OkStatus();
   }
 
-  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
   const int launches = std::max(20, std::min(copies, 200));
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-                            "capture");
-  cudaError_t error = cudaSuccess;
-  for (int i = 0; i < launches && error == cudaSuccess; ++i) {
-    matrix.data = weights.data() + i % copies * bytes;
-    args.product.matrices[0] = matrix;
-    error = tokens <= cuda::kMatvecTokens
-                ? device.kernels->matvec(args, device.traits, stream.get())
-                : device.kernels->gemm(args, device.traits, stream.get());
-  }
-  cudaGraph_t captured = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
-  ORCD_RETURN_IF_CUDA_ERROR(error, "launching");
-  cudaGraphExec_t executable = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
-  static_cast<void>(cudaGraphDestroy(captured));
-  const cuda::Graph graph(executable);
-
-  ORCD_ASSIGN_OR_RETURN(const double graph_seconds, MedianSeconds(stream.get(), warm_seconds, [&] {
-                          return cudaGraphLaunch(graph.get(), stream.get());
-                        }));
-  const double seconds = graph_seconds / launches;
+  ORCD_ASSIGN_OR_RETURN(
+      const double seconds, LaunchSeconds(launches, warm_seconds, [&](int i, cudaStream_t stream) {
+        matrix.data = weights.data() + i % copies * bytes;
+        args.product.matrices[0] = matrix;
+        return tokens <= cuda::kMatvecTokens ? device.kernels->matvec(args, device.traits, stream)
+                                             : device.kernels->gemm(args, device.traits, stream);
+      }));
   const double flops = 2.0 * shape.rows * shape.cols * tokens;
   const double floor =
       std::max(static_cast<double>(matrix.bytes()) / kBytesASecond, flops / kFlopsASecond);
@@ -211,6 +231,99 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const
   return absl::OkStatus();
 }
 
+// Tiles of a step whose tokens choose experts at random, and the experts that are chosen.
+std::vector<ExpertTile> RandomTiles(const ExpertsSpec& spec, int tokens, int tile_rows,
+                                    std::mt19937& random, int& chosen) {
+  std::vector<int> experts(spec.count);
+  std::iota(experts.begin(), experts.end(), 0);
+  std::vector<int> rows(spec.count, 0);
+  for (int t = 0; t < tokens; ++t) {
+    std::shuffle(experts.begin(), experts.end(), random);
+    for (int i = 0; i < spec.used; ++i) ++rows[experts[i]];
+  }
+  std::vector<ExpertTile> tiles;
+  int first_row = 0;
+  for (int e = 0; e < spec.count; ++e) {
+    for (int at = 0; at < rows[e]; at += tile_rows) {
+      tiles.push_back({e, first_row + at, std::min(tile_rows, rows[e] - at)});
+    }
+    first_row +=
+        (rows[e] + cuda::kExpertRowAlign - 1) / cuda::kExpertRowAlign * cuda::kExpertRowAlign;
+    chosen += rows[e] > 0 ? 1 : 0;
+  }
+  tiles.resize(cuda::MaxExpertTiles(spec, tokens, tile_rows));
+  return tiles;
+}
+
+absl::Status MeasureExperts(const cuda::DeviceInfo& device, const ExpertModel& model, bool gated,
+                            const Format& format, int tokens, double warm_seconds) {
+  const ExpertsSpec& spec = model.spec;
+  const int rows = gated ? 2 * spec.ffn : model.hidden;
+  TiledMatrix experts = {
+      .format = format.format,
+      .rows = spec.count * rows,
+      .cols = gated ? model.hidden : spec.ffn,
+      .exponent = cuda::HasSuperBlocks(format.format) ? cuda::kLeastExponent : 0};
+  if (!device.kernels->expert_gemm_takes(format.format) ||
+      experts.cols % cuda::UnitCols(format.format) != 0) {
+    return absl::OkStatus();
+  }
+  // A launch may read a small share of the weights, so that several launches' are in the cache.
+  const int copies = static_cast<int>(std::max<int64_t>(1, 4 * kColdBytes / experts.bytes()));
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory weights,
+                        DeviceMemory::Allocate(experts.bytes() * copies, "weights"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(weights.data(), 0x11, weights.size()), "weights");
+  const int max_rows = cuda::MaxExpertRows(spec, tokens);
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory x,
+                        DeviceMemory::Allocate(cuda::ActivationBytes(max_rows, experts.cols), "x"));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(x.data(), 0, x.size()), "x");
+  if (warm_seconds > 0) {
+    ORCD_RETURN_IF_ERROR(FillRandom(weights, format.format, 0.02f));
+    ORCD_RETURN_IF_ERROR(FillRandom(x, TileFormat::kF16, 1));
+  }
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory y,
+                        DeviceMemory::Allocate(int64_t{4} * max_rows * rows, "y"));
+  constexpr int kLaunches = 20;
+  const int tile_rows = cuda::ExpertTileRows(spec, tokens);
+  const int max_tiles = cuda::MaxExpertTiles(spec, tokens, tile_rows);
+  const int64_t list_bytes = int64_t{max_tiles} * static_cast<int64_t>(sizeof(ExpertTile));
+  ORCD_ASSIGN_OR_RETURN(const DeviceMemory lists,
+                        DeviceMemory::Allocate(kLaunches * list_bytes, "tiles"));
+  std::mt19937 random(1);
+  int chosen = 0;
+  for (int i = 0; i < kLaunches; ++i) {
+    const std::vector<ExpertTile> tiles = RandomTiles(spec, tokens, tile_rows, random, chosen);
+    ORCD_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(lists.data() + i * list_bytes, tiles.data(), list_bytes, cudaMemcpyHostToDevice),
+        "tiles");
+  }
+  cuda::ExpertMatmulArgs args = {
+      .x = {.data = reinterpret_cast<__half*>(x.data()), .tokens = max_rows},
+      .experts = experts,
+      .expert_rows = rows,
+      .max_tiles = max_tiles,
+      .tile_rows = tile_rows,
+      .epilogue = cuda::StoreF32{reinterpret_cast<float*>(y.data()), rows},
+      .stored_rows = rows};
+  if (gated) {
+    args.epilogue = cuda::SwiGlu{{.data = reinterpret_cast<__half*>(y.data()), .tokens = max_rows}};
+  }
+  ORCD_ASSIGN_OR_RETURN(
+      const double seconds, LaunchSeconds(kLaunches, warm_seconds, [&](int i, cudaStream_t stream) {
+        args.experts.data = weights.data() + i % copies * experts.bytes();
+        args.tiles = reinterpret_cast<const ExpertTile*>(lists.data() + i * list_bytes);
+        return device.kernels->expert_gemm(args, device.traits, stream);
+      }));
+  const double bytes = static_cast<double>(experts.bytes()) / spec.count * chosen / kLaunches;
+  const double flops = 2.0 * rows * experts.cols * tokens * spec.used;
+  const double floor = std::max(bytes / kBytesASecond, flops / kFlopsASecond);
+  std::printf("%-13s %-8s %-7s T %5d: %9.2f us  %7.0f GB/s  %6.1f TFLOP/s  floor %8.2f us, %.2f\n",
+              model.name, gated ? "gate+up" : "down", format.name, tokens, seconds * 1e6,
+              bytes / seconds * 1e-9, flops / seconds * 1e-12, floor * 1e6, floor / seconds);
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
 absl::Status Measure(const Options& options) {
   ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
   ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, /*vocab=*/1),
@@ -219,8 +332,20 @@ absl::Status Measure(const Options& options) {
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
+  for (const ExpertModel& model : kExpertModels) {
+    if (!options.experts) break;
+    for (const Format& format : kFormats) {
+      if (!wanted(options.formats, format.name)) continue;
+      for (const int tokens : options.tokens) {
+        for (const bool gated : {true, false}) {
+          ORCD_RETURN_IF_ERROR(
+              MeasureExperts(device, model, gated, format, tokens, options.seconds));
+        }
+      }
+    }
+  }
   for (const ModelShapes& model : Models()) {
-    if (!wanted(options.models, model.name)) continue;
+    if (options.experts || !wanted(options.models, model.name)) continue;
     for (const Format& format : kFormats) {
       if (!wanted(options.formats, format.name)) continue;
       for (const Shape& shape : model.shapes) {
@@ -241,6 +366,8 @@ int Main(int argc, char** argv) {
   app.add_option("--format", options.formats)->capture_default_str();
   app.add_option("--tokens", options.tokens)->capture_default_str();
   app.add_option("--seconds", options.seconds, "Warm the GPU up for so long, with random numbers");
+  app.add_flag("--experts", options.experts,
+               "Products of the mixtures of experts instead, whose tokens choose at random");
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "kernel_bench: " << status.message() << "\n";
