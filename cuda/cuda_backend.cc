@@ -519,10 +519,18 @@ absl::Status AllocateWorkspace(Parts& p) {
     const LayerSpec& layer = spec.layers[i];
     const float* const bias = p.weights.layers()[i].qkv_bias;
     if (bias == nullptr || !cuda::SplitsQueries(layer.head_dim)) continue;
-    ORCD_RETURN_IF_CUDA_ERROR(
-        cuda::LaunchQuerySplit(bias + layer.q_size(), layer.kv_heads, layer.head_dim,
-                               p.buffers->query_split + i * layer.kv_heads, p.stream.get()),
-        "choosing the parts of queries");
+    int32_t* const parts = p.buffers->query_split + i * layer.kv_heads;
+    if (layer.sinks) {
+      // An error that all scores share cancels out in a softmax, but not beside a sink.
+      const std::vector<int32_t> two(layer.kv_heads, 2);
+      ORCD_RETURN_IF_CUDA_ERROR(
+          cudaMemcpy(parts, two.data(), two.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+          "choosing the parts of queries");
+      continue;
+    }
+    ORCD_RETURN_IF_CUDA_ERROR(cuda::LaunchQuerySplit(bias + layer.q_size(), layer.kv_heads,
+                                                     layer.head_dim, parts, p.stream.get()),
+                              "choosing the parts of queries");
   }
 
   const size_t table_bytes = cuda::TableBytes(p.plan.step);

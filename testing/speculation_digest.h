@@ -168,7 +168,7 @@ class SpeculationDigest {
   std::unique_ptr<Backend> MakeBackend(int max_seqs, int64_t kv_bytes) const {
     BackendOptions options;
     options.max_seqs = max_seqs;
-    options.max_step_tokens = std::max(48, 2 * max_seqs);
+    options.max_step_tokens = std::max(48, 8 * max_seqs);
     options.kv_cache_bytes = kv_bytes;
     options.max_context = kContext;
     options.block_tokens = 8;
