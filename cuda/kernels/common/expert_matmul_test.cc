@@ -58,7 +58,7 @@ struct Experts {
   }
 
   int count;
-  // Of each, padded.
+  // Padded rows of each.
   int rows;
   TestMatrix source;
   TiledMatrix tiles;
@@ -129,7 +129,7 @@ class ExpertProductTest : public GpuTest {
     }
   }
 
-  // What StoreF32 of stride `stride` leaves in poisoned memory.
+  // Makes what StoreF32 of stride `stride` leaves in poisoned memory.
   std::vector<float> DenseF32(const Experts& experts, const std::vector<int>& counts,
                               const std::vector<uint16_t>& inputs, int stored_rows, int stride) {
     std::vector<float> expected =
