@@ -263,10 +263,10 @@ TEST_F(KserveTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
 // end.
 TEST_F(KserveTest, ARequestOfALeftClientIsInNoFurtherStep) {
   // The null backend has two steps in flight, as the GPU backend has. The histogram's bucket holds
-  // releases after two steps, but not after a third.
+  // releases after two steps, but not after a third; a busy machine has half a step to be late.
   constexpr int kClients = kSanitized ? 60 : 250;
-  const absl::Duration step = kSanitized ? absl::Seconds(1) : absl::Milliseconds(400);
-  const std::string bucket = kSanitized ? "2.5" : "1";
+  const absl::Duration step = kSanitized ? absl::Seconds(2) : absl::Milliseconds(400);
+  const std::string bucket = kSanitized ? "5" : "1";
   constexpr int kThreads = 40;
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--null-step", absl::FormatDuration(step), "--max-seqs",
@@ -280,7 +280,7 @@ TEST_F(KserveTest, ARequestOfALeftClientIsInNoFurtherStep) {
       std::minstd_rand random(static_cast<uint32_t>(i) * 2654435761U + 1);
       const bool streams = random() % 2 == 0;
       const bool awaits_token = random() % 2 == 0;
-      const absl::Duration stay = step * (random() % 5000) / 1000;
+      const absl::Duration stay = step * (random() % (kSanitized ? 2500 : 5000)) / 1000;
       inference::ModelInferRequest request =
           InferRequest(std::string(1 + random() % 600, '7'), kEndless);
       request.set_id(absl::StrCat("leaver-", i));

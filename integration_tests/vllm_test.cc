@@ -703,10 +703,10 @@ TEST_F(VllmTest, RequestsAreMeasuredAsThoseOfOrcdV1) {
 // are free once the running steps end.
 TEST_F(VllmTest, ARequestOfALeftClientIsInNoFurtherStep) {
   // The null backend has two steps in flight, as the GPU backend has. The histogram's bucket holds
-  // releases after two steps, but not after a third.
+  // releases after two steps, but not after a third; a busy machine has half a step to be late.
   constexpr int kClients = kSanitized ? 100 : 500;
-  const absl::Duration step = kSanitized ? absl::Seconds(1) : absl::Milliseconds(400);
-  const std::string bucket = kSanitized ? "2.5" : "1";
+  const absl::Duration step = kSanitized ? absl::Seconds(2) : absl::Milliseconds(400);
+  const std::string bucket = kSanitized ? "5" : "1";
   constexpr int kThreads = 40;
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--backend", "null", "--null-step", absl::FormatDuration(step), "--max-seqs",
@@ -723,7 +723,7 @@ TEST_F(VllmTest, ARequestOfALeftClientIsInNoFurtherStep) {
       const bool stream = random() % 2 == 0;
       const bool aborts = random() % 2 == 0;
       const bool awaits_token = random() % 2 == 0;
-      const absl::Duration stay = step * (random() % 5000) / 1000;
+      const absl::Duration stay = step * (random() % (kSanitized ? 2500 : 5000)) / 1000;
       v1::GenerateRequest request = TokenRequest(Prompt(1 + random() % 600), 1);
       request.set_request_id(absl::StrCat("leaver-", i));
       request.mutable_stop()->set_ignore_eog(true);

@@ -24,13 +24,16 @@ using prometheus::MetricType;
 using prometheus::Registry;
 using Labels = std::vector<ClientMetric::Label>;
 
-// Bucket boundaries in seconds: for one token, the first token, a request, and a model load.
+// Bucket boundaries in seconds: for one token, the first token, a request, the release of a
+// cancelled request, which takes up to two steps, and a model load.
 const Histogram::BucketBoundaries kTokenBuckets = {.001, .0025, .005, .0075, .01, .015, .02, .03,
                                                    .05,  .075,  .1,   .15,   .25, .5,   1,   2.5};
 const Histogram::BucketBoundaries kFirstTokenBuckets = {.005, .01, .025, .05, .075, .1, .15, .25,
                                                         .5,   .75, 1,    2.5, 5,    10, 30,  60};
 const Histogram::BucketBoundaries kRequestBuckets = {.001, .005, .01, .05, .1, .25, .5,  1,
                                                      2.5,  5,    10,  20,  30, 60,  120, 300};
+const Histogram::BucketBoundaries kReleaseBuckets = {
+    .001, .0025, .005, .0075, .01, .015, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10};
 const Histogram::BucketBoundaries kLoadBuckets = {.1, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600};
 
 Family<Counter>& NewCounters(Registry& registry, const char* name, const char* help) {
@@ -173,7 +176,7 @@ Metrics::Metrics()
                                "Loads that succeeded, whole.", kLoadBuckets)),
       cancel_to_release_(OneHistogram(*registry_, "orcd_cancel_to_release_seconds",
                                       "From the wish to end a request to its memory being free.",
-                                      kTokenBuckets)) {
+                                      kReleaseBuckets)) {
   // An unused counter must be zero and not absent, for the sake of rates and alerts.
   for (const char* result : {"ok", "failed", "unknown_lease", "superseded", "unregistered"}) {
     heartbeats_.Add({{"result", result}});
