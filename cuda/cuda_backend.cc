@@ -52,9 +52,6 @@ using cuda::TablesInUse;
 // step that ends sooner.
 constexpr absl::Duration kLooksBeforeBlocking = absl::Microseconds(50);
 
-// Drafts pay in small steps only, so larger ones with drafts have no graphs.
-constexpr int kMostSequencesOfDraftGraphs = 64;
-
 // CUDA graphs of a decode step of one shape, one for each set of tables that it may read.
 struct StepGraph {
   StepShape shape;
@@ -223,8 +220,7 @@ absl::Status CaptureGraphs(Parts& p, int most, bool drafts, std::vector<StepGrap
 absl::Status CaptureAllGraphs(Parts& p) {
   ORCD_RETURN_IF_ERROR(CaptureGraphs(p, p.plan.options.max_seqs, /*drafts=*/false, p.graphs));
   if (p.plan.max_step_drafts == 0) return absl::OkStatus();
-  const int most =
-      std::min({kMostSequencesOfDraftGraphs, p.plan.step.max_seqs, p.plan.step.max_tokens});
+  const int most = std::min(p.plan.step.max_seqs, p.plan.step.max_tokens);
   return CaptureGraphs(p, most, /*drafts=*/true, p.draft_graphs);
 }
 
