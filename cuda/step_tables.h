@@ -75,8 +75,8 @@ size_t TableBytes(const StepLimits& limits);
 struct SlotState {
   SamplingParams params;
   int32_t prompt_tokens = 0;
-  // What kPreviousSample stands for if the last draw was that of a draft, which the GPU did not
-  // draw for this slot; else kPreviousSample.
+  // The token that kPreviousSample stands for if the last draw was that of a draft, which the GPU
+  // did not draw for this slot; else kPreviousSample.
   int32_t last_drawn = kPreviousSample;
 };
 
