@@ -14,6 +14,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,56 @@ TEST_F(NormF32Test, IsTheSameNorm) {
     EXPECT_TRUE(SameBits(rounded, with.second));
     // They are not F16 numbers.
     EXPECT_NE(actual, ToFloats(rounded));
+  }
+}
+
+// A branch with a bias is added by the fast kernel and, as a norm that shows its branch, by the one
+// for any norm: the bits are the same.
+TEST_F(NormF32Test, BiasOfABranchIsTheSameInBothKernels) {
+  for (const int hidden : {64, 100, 896, 2880, 8192}) {
+    for (const int splits : {0, 1, 2, 5, 8}) {
+      for (const bool of_rows : {false, true}) {
+        SCOPED_TRACE(::testing::Message()
+                     << hidden << " in " << splits << (of_rows ? ", of rows" : ""));
+        constexpr int kTokens = 5;
+        const size_t values = size_t{1} * kTokens * hidden;
+        const std::vector<float> before = RandomFloats(values, 1, 20.0f);
+        const DeviceArray<float> partials(RandomFloats(std::max(1, splits) * values, 2));
+        const DeviceArray<float> weight(RandomFloats(hidden, 3));
+        const DeviceArray<float> bias(RandomFloats(hidden, 4));
+        const DeviceArray<int32_t> rows(std::vector<int32_t>{4, 2, 0, 3, 1});
+        const DeviceArray<float> branch(values);
+        const auto norm = [&](bool any, bool f32) {
+          const DeviceArray<float> residual(before);
+          const DeviceArray<float> out_f32(values);
+          const DeviceActivations out(kTokens, hidden);
+          EXPECT_EQ(LaunchNorm({.residual = residual.data(),
+                                .partials = splits == 0 ? nullptr : partials.data(),
+                                .splits = splits,
+                                .partials_tokens = kTokens,
+                                .scale = 1.7f,
+                                .bias = bias.data(),
+                                .weight = weight.data(),
+                                .eps = 1e-6f,
+                                .hidden = hidden,
+                                .tokens = kTokens,
+                                .rows = of_rows ? rows.data() : nullptr,
+                                .out = out.view(),
+                                .out_f32 = f32 ? out_f32.data() : nullptr,
+                                .branch = any ? branch.data() : nullptr},
+                               stream()),
+                    cudaSuccess);
+          return std::tuple(residual.Read(), out.Read(), out_f32.Read());
+        };
+        for (const bool f32 : {false, true}) {
+          const auto fast = norm(false, f32);
+          const auto any = norm(true, f32);
+          EXPECT_TRUE(SameBits(std::get<0>(fast), std::get<0>(any)));
+          EXPECT_TRUE(SameBits(std::get<1>(fast), std::get<1>(any)));
+          EXPECT_TRUE(SameBits(std::get<2>(fast), std::get<2>(any)));
+        }
+      }
+    }
   }
 }
 

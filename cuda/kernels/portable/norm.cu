@@ -6,8 +6,9 @@
 //                   the squares are summed in the order of NormThreads.
 //   ManyNormKernel  512 rows or more without partials: two rows a block; pairs of threads exchange
 //                   columns so that each store is a vector of 16 bytes.
-//   AnyNormKernel   norms that are not IsPlain, one row a block of NormThreads threads: the branch
-//                   may have a bias and a norm of its own, and norms may be layer norms.
+//   AnyNormKernel   norms that are not IsPlain, whether or not the branch has a bias, one row a
+//                   block of NormThreads threads: the branch may have a norm of its own, and norms
+//                   may be layer norms.
 //   Floor           a value: 4 bytes of residual read, and 4 * splits of partials read and 4
 //                   written with them; 2 written, and 4 more with out_f32.
 #include <cuda_fp16.h>
@@ -53,8 +54,8 @@ constexpr int kMaxVectors = kMaxNormThreads * kMaxNormVectors / kMaxThreads;
 
 // One block per row, with as many threads as it can use, so that all its loads are in flight at
 // once. kSplits: partials to add; 0: none. A template parameter, so that the code stays short.
-// kF32: writes out_f32 as well.
-template <int kSplits, bool kF32>
+// kF32: writes out_f32 as well. kBias: adds a bias to the branch.
+template <int kSplits, bool kF32, bool kBias>
 __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant__ NormArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ float sums[kMaxNormThreads / 32];
@@ -80,7 +81,15 @@ __global__ void __launch_bounds__(kMaxThreads) NormKernel(const __grid_constant_
       float4 part[kSplits];
 #pragma unroll
       for (int s = 0; s < kSplits; ++s) part[s] = __ldcg(parts + s * stride);
-      AddParts(part, args.scale, value);
+      if constexpr (kBias) {
+        // As AnyNormKernel: the branch is rounded before it is added.
+        float4 branch = __ldg(reinterpret_cast<const float4*>(args.bias) + i);
+        AddParts(part, args.scale, branch);
+        value = make_float4(branch.x + value.x, branch.y + value.y, branch.z + value.z,
+                            branch.w + value.w);
+      } else {
+        AddParts(part, args.scale, value);
+      }
       if (args.rows == nullptr) residual[i] = value;
     }
     mine[v] = value;
@@ -254,24 +263,24 @@ __global__ void __launch_bounds__(kMaxNormThreads)
 // Rows so many that two a block fill the SMs.
 constexpr int kManyRows = 512;
 
-template <int kSplits, bool kF32>
+template <int kSplits, bool kF32, bool kBias = false>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
   const int vectors = args.hidden / kVector;
   return LaunchInDecode(
-      NormKernel<kSplits, kF32>, dim3(args.tokens),
+      NormKernel<kSplits, kF32, kBias>, dim3(args.tokens),
       std::min(kMaxThreads, std::max(NormThreads(args.hidden), (vectors + 31) / 32 * 32)),
       args.hidden * sizeof(float), stream, args);
 }
 
 // LaunchWith of each number of partials.
-template <bool kF32, size_t... kBefore>
+template <bool kF32, bool kBias, size_t... kBefore>
 constexpr auto Launches(std::index_sequence<kBefore...>) {
-  return std::array{LaunchWith<kBefore + 1, kF32>...};
+  return std::array{LaunchWith<kBefore + 1, kF32, kBias>...};
 }
-template <bool kF32>
-constexpr auto kLaunches = Launches<kF32>(std::make_index_sequence<kMaxSplits>());
+template <bool kF32, bool kBias>
+constexpr auto kLaunches = Launches<kF32, kBias>(std::make_index_sequence<kMaxSplits>());
 
-// Norms that are IsPlain but for out_f32.
+// Norms that are IsPlain but for out_f32 and bias.
 template <bool kF32>
 cudaError_t LaunchPlain(const NormArgs& args, cudaStream_t stream) {
   if (args.partials == nullptr) {
@@ -282,7 +291,8 @@ cudaError_t LaunchPlain(const NormArgs& args, cudaStream_t stream) {
                : LaunchWith<0, kF32>(args, stream);
   }
   if (args.splits < 1 || args.splits > kMaxSplits) return cudaErrorInvalidValue;
-  return kLaunches<kF32>[args.splits - 1](args, stream);
+  return args.bias == nullptr ? kLaunches<kF32, false>[args.splits - 1](args, stream)
+                              : kLaunches<kF32, true>[args.splits - 1](args, stream);
 }
 
 }  // namespace
@@ -290,9 +300,10 @@ cudaError_t LaunchPlain(const NormArgs& args, cudaStream_t stream) {
 cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
   static_assert(kMaxNormHidden == kMaxNormThreads * kMaxNormVectors * kVector);
   if (args.hidden > kMaxNormHidden || args.hidden % kVector != 0) return cudaErrorInvalidValue;
-  NormArgs f16_only = args;
-  f16_only.out_f32 = nullptr;
-  if (!IsPlain(f16_only) || args.out.data == nullptr) {
+  NormArgs rest = args;
+  rest.out_f32 = nullptr;
+  rest.bias = nullptr;
+  if (!IsPlain(rest) || args.out.data == nullptr) {
     return LaunchInDecode(AnyNormKernel, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
                           args);
   }
