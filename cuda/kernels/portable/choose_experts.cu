@@ -1,6 +1,8 @@
 // Chooses the experts of tokens and sorts the choices by expert (LaunchChooseExperts, experts.h).
 //
-//   ChooseFewKernel   up to 64 tokens, as many as two a warp: one block of 1,024 threads does all.
+//   ChooseOneKernel   one token: one warp does all, without sorting, as every expert has one row.
+//   ChooseFewKernel   up to 64 tokens, as many as two a warp: one block of 1,024 threads does all,
+//                     or of 256, for up to 8 tokens and 256 experts.
 //   ChooseManyKernel  a warp a token.
 //   SortKernel        64 tokens a block. Each block counts all choices, so that blocks need nothing
 //                     of each other: 4 bytes a choice, from the L2 cache.
@@ -18,9 +20,11 @@
 namespace orcd::cuda {
 namespace {
 
-// Threads of a block that sorts: one an expert.
+// Most threads of a block that sorts: at least one an expert.
 constexpr int kSortThreads = 1024;
 constexpr int kSortWarps = kSortThreads / 32;
+// Threads of a block that sorts few tokens of few experts.
+constexpr int kFewThreads = 256;
 static_assert(kMaxGpuExperts <= kSortThreads);
 // Tokens that a block sorts: the bits of two words.
 constexpr int kSortTokens = 64;
@@ -49,8 +53,9 @@ struct SortMemory {
         rest(before + spec.count),
         chosen(reinterpret_cast<int16_t*>(rest + spec.count)) {}
 
+  template <int kThreads>
   __device__ void Clear(int count) const {
-    for (int i = static_cast<int>(threadIdx.x); i < 4 * count; i += kSortThreads) bits[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < 4 * count; i += kThreads) bits[i] = 0;
   }
   // Notes choice `choice` of the block's token `token`.
   __device__ void Note(int count, int token, int choice, int expert) const {
@@ -75,6 +80,7 @@ __device__ __forceinline__ int SumOfLanesTo(int value) {
 }
 
 // Chooses for token `token`; returns lane j's choice j, or -1.
+template <int kLaneKeys>
 __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int token,
                                               uint64_t* keys) {
   const ExpertsSpec& spec = args.spec;
@@ -83,7 +89,7 @@ __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int
       args.logits + int64_t{token} * (spec.count + (spec.shared_gated ? 1 : 0));
   const bool chooses = args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0;
   LaneChoice choice = {-1, 0};
-  if (chooses) choice = ChooseExpertsOfToken(spec, logits, args.selection_bias, keys);
+  if (chooses) choice = ChooseExpertsOfToken<kLaneKeys>(spec, logits, args.selection_bias, keys);
   if (lane < spec.used) {
     args.tables.chosen[int64_t{token} * spec.used + lane] = choice.expert;
     args.tables.weights[int64_t{token} * spec.used + lane] = choice.weight;
@@ -98,10 +104,12 @@ __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int
 // Writes rows, tokens and tiles of the block's share of the step, and in the first block the load.
 // `sort` has the block's tokens from `first_token` on; expert threadIdx.x has `total` choices in
 // the whole step.
+template <int kThreads>
 __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMemory& sort,
                                      int first_token, int total) {
-  __shared__ int row_sums[kSortWarps];
-  __shared__ int tile_sums[kSortWarps];
+  constexpr int kWarps = kThreads / 32;
+  __shared__ int row_sums[kWarps];
+  __shared__ int tile_sums[kWarps];
   __shared__ int load[kLoadNumbers];
   const ExpertsSpec& spec = args.spec;
   const int thread = static_cast<int>(threadIdx.x);
@@ -119,8 +127,8 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   __syncthreads();
   row_end += __reduce_add_sync(~0u, lane < warp ? row_sums[lane] : 0);
   tile_end += __reduce_add_sync(~0u, lane < warp ? tile_sums[lane] : 0);
-  const int all_rows = __reduce_add_sync(~0u, row_sums[lane]);
-  const int all_tiles = __reduce_add_sync(~0u, tile_sums[lane]);
+  const int all_rows = __reduce_add_sync(~0u, lane < kWarps ? row_sums[lane] : 0);
+  const int all_tiles = __reduce_add_sync(~0u, lane < kWarps ? tile_sums[lane] : 0);
   const int first_row = row_end - rows;
   if (thread < spec.count) sort.before[thread] += first_row;
   if (blockIdx.x == 0 && total > 0) {
@@ -130,7 +138,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   __syncthreads();
 
   const int block_tokens = min(kSortTokens, args.tokens - first_token);
-  for (int i = thread; i < block_tokens * spec.used; i += kSortThreads) {
+  for (int i = thread; i < block_tokens * spec.used; i += kThreads) {
     const int expert = sort.chosen[i];
     int row = -1;
     if (expert >= 0) {
@@ -154,8 +162,8 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
                                                  min(args.tile_rows, total - i * args.tile_rows)};
     }
   }
-  const int first = block * kSortThreads + thread;
-  const int step = blocks * kSortThreads;
+  const int first = block * kThreads + thread;
+  const int step = blocks * kThreads;
   const int max_rows = MaxExpertRows(spec, args.tokens);
   for (int row = all_rows + first; row < max_rows; row += step) args.tables.tokens[row] = -1;
   const int max_tiles = MaxExpertTiles(spec, args.tokens, args.tile_rows);
@@ -172,8 +180,45 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   }
 }
 
-// `warps`: those that choose.
-__global__ void __launch_bounds__(kSortThreads, 1)
+template <int kLaneKeys>
+__global__ void __launch_bounds__(32)
+    ChooseOneKernel(const __grid_constant__ ChooseExpertsArgs args) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  LaunchDependents();
+  WaitForDependency();
+  static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
+  const ExpertsSpec& spec = args.spec;
+  const ExpertTables& tables = args.tables;
+  const int lane = static_cast<int>(threadIdx.x);
+  const bool counts = args.load != nullptr && lane < kLoadNumbers;
+  auto* const numbers = reinterpret_cast<uint64_t*>(args.load);
+  uint64_t number = counts ? numbers[lane] : 0;
+  const int expert = ChooseForToken<kLaneKeys>(args, 0, reinterpret_cast<uint64_t*>(shared));
+  // All or none of the token's choices.
+  const int choices = __shfl_sync(~0u, expert, 0) < 0 ? 0 : spec.used;
+  if (lane < spec.used) tables.rows[lane] = lane < choices ? lane * kExpertRowAlign : -1;
+  for (int row = lane; row < MaxExpertRows(spec, 1); row += 32) {
+    const bool has_token = row % kExpertRowAlign == 0 && row / kExpertRowAlign < choices;
+    tables.tokens[row] = has_token ? 0 : -1;
+  }
+  for (int i = lane; i < MaxExpertTiles(spec, 1, args.tile_rows); i += 32) {
+    // There are at most as many choices as lanes.
+    tables.tiles[i] =
+        i < choices ? ExpertTile{expert, i * kExpertRowAlign, 1} : ExpertTile{0, 0, 0};
+  }
+  if (!counts) return;
+  // The first bucket has experts of one token, and the last number is the tokens'.
+  if (lane == 0 || lane == kLoadNumbers - 1) number += choices;
+  numbers[lane] = number;
+  if (args.published_load != nullptr) {
+    reinterpret_cast<volatile uint64_t*>(args.published_load)[lane] = number;
+    __threadfence_system();
+  }
+}
+
+// `warps`: those that choose. At least a thread an expert.
+template <int kThreads, int kLaneKeys>
+__global__ void __launch_bounds__(kThreads, 1)
     ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args, int warps) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
@@ -183,13 +228,13 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   const int lane = static_cast<int>(threadIdx.x % 32);
   uint64_t* const keys =
       reinterpret_cast<uint64_t*>(shared + SortBytes(spec)) + warp * ChoiceKeys(spec);
-  sort.Clear(spec.count);
+  sort.Clear<kThreads>(spec.count);
   WaitForDependency();
   __syncthreads();
   if (warp < warps) {
 #pragma unroll 1
     for (int token = warp; token < args.tokens; token += warps) {
-      const int expert = ChooseForToken(args, token, keys);
+      const int expert = ChooseForToken<kLaneKeys>(args, token, keys);
       if (lane < spec.used) sort.Note(spec.count, token, token * spec.used + lane, expert);
     }
   }
@@ -197,7 +242,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   const int expert = static_cast<int>(threadIdx.x);
   const int total =
       expert < spec.count ? __popc(sort.bits[expert]) + __popc(sort.bits[spec.count + expert]) : 0;
-  Sort(args, sort, 0, total);
+  Sort<kThreads>(args, sort, 0, total);
 }
 
 __global__ void __launch_bounds__(kChooseWarps * 32)
@@ -208,7 +253,8 @@ __global__ void __launch_bounds__(kChooseWarps * 32)
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int token = static_cast<int>(blockIdx.x * (blockDim.x / 32)) + warp;
   if (token >= args.tokens) return;
-  ChooseForToken(args, token, reinterpret_cast<uint64_t*>(shared) + warp * ChoiceKeys(args.spec));
+  ChooseForToken<0>(args, token,
+                    reinterpret_cast<uint64_t*>(shared) + warp * ChoiceKeys(args.spec));
 }
 
 __global__ void __launch_bounds__(kSortThreads, 1)
@@ -218,7 +264,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   const ExpertsSpec& spec = args.spec;
   const SortMemory sort(shared, spec);
   const int thread = static_cast<int>(threadIdx.x);
-  sort.Clear(spec.count);
+  sort.Clear<kSortThreads>(spec.count);
   WaitForDependency();
   __syncthreads();
   const int first_token = static_cast<int>(blockIdx.x) * kSortTokens;
@@ -244,7 +290,8 @@ __global__ void __launch_bounds__(kSortThreads, 1)
     sort.Note(spec.count, i / spec.used, i, args.tables.chosen[first + i]);
   }
   __syncthreads();
-  Sort(args, sort, first_token, thread < spec.count ? sort.before[thread] + sort.rest[thread] : 0);
+  Sort<kSortThreads>(args, sort, first_token,
+                     thread < spec.count ? sort.before[thread] + sort.rest[thread] : 0);
 }
 
 }  // namespace
@@ -257,11 +304,23 @@ cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stre
     return cudaErrorInvalidValue;
   }
   const size_t keys_bytes = ChoiceKeys(spec) * sizeof(uint64_t);
+  // Keys of a lane that registers hold; 0: they do not.
+  const int lane_keys = spec.groups > 1 || spec.count > 256 ? 0 : spec.count <= 128 ? 4 : 8;
+  if (args.tokens == 1) {
+    const auto kernel = lane_keys == 4   ? ChooseOneKernel<4>
+                        : lane_keys == 8 ? ChooseOneKernel<8>
+                                         : ChooseOneKernel<0>;
+    return LaunchInDecode(kernel, dim3(1), 32, keys_bytes, stream, args);
+  }
   const int few_warps =
       static_cast<int>(std::min<size_t>((kSharedBytes - SortBytes(spec)) / keys_bytes, kSortWarps));
   if (args.tokens <= std::min(kSortTokens, 2 * few_warps)) {
     const int warps = std::min(few_warps, args.tokens);
-    return LaunchInDecode(ChooseFewKernel, dim3(1), kSortThreads,
+    const bool fewer = lane_keys > 0 && args.tokens <= kFewThreads / 32;
+    const auto kernel = !fewer           ? ChooseFewKernel<kSortThreads, 0>
+                        : lane_keys == 4 ? ChooseFewKernel<kFewThreads, 4>
+                                         : ChooseFewKernel<kFewThreads, 8>;
+    return LaunchInDecode(kernel, dim3(1), fewer ? kFewThreads : kSortThreads,
                           SortBytes(spec) + warps * keys_bytes, stream, args, warps);
   }
   const int warps = static_cast<int>(std::min<size_t>(kSharedBytes / keys_bytes, kChooseWarps));

@@ -29,27 +29,79 @@ __device__ __forceinline__ double ScoreOfKey(uint64_t key) {
 
 __device__ __forceinline__ double Sigmoid(float logit) { return 1 / (1 + exp(-double{logit})); }
 
-// The greatest of a lane's keys, i = lane, lane + 32, …; of equal ones the first.
+// A lane's keys are those of i = lane, lane + 32, …: the lane's n-th is i = lane + 32n.
 struct GreatestKey {
   uint64_t key;
   int index;
 };
-__device__ __forceinline__ GreatestKey GreatestOfLane(const uint64_t* keys, int count) {
-  GreatestKey greatest = {kTakenKey, 0};
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) {
-    const uint64_t key = keys[i];
-    if (key > greatest.key) greatest = {key, i};
-  }
-  return greatest;
-}
 
-// Finds the `wanted` greatest of `count` keys in shared memory, at most 32 if the indices matter,
-// and makes them kTakenKey: lane j gets the index of the j-th. Of equal keys the first is greater.
-// A lane touches only the keys that GreatestOfLane gives it. A whole warp.
-__device__ __forceinline__ int TakeGreatest(uint64_t* keys, int count, int wanted) {
+// Keys of a warp in shared memory. A lane touches only its own.
+struct SharedKeys {
+  uint64_t* keys;
+  int count;
+
+  // Calls function(i, key i) for the lane's keys, to which it may write.
+  template <typename Function>
+  __device__ __forceinline__ void ForEach(const Function& function) {
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) function(i, keys[i]);
+  }
+  // The greatest; of equal ones the first.
+  __device__ __forceinline__ GreatestKey Greatest() const {
+    GreatestKey greatest = {kTakenKey, 0};
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x % 32); i < count; i += 32) {
+      const uint64_t key = keys[i];
+      if (key > greatest.key) greatest = {key, i};
+    }
+    return greatest;
+  }
+  // The lane has key `index`.
+  __device__ __forceinline__ void Take(int index) { keys[index] = kTakenKey; }
+};
+
+// At most 32 * kKeys keys of a warp in registers, as SharedKeys has them.
+template <int kKeys>
+struct RegisterKeys {
+  uint64_t keys[kKeys];
+  int count;
+
+  __device__ __forceinline__ explicit RegisterKeys(int count_of_keys) : count(count_of_keys) {
+#pragma unroll
+    for (uint64_t& key : keys) key = kTakenKey;
+  }
+  template <typename Function>
+  __device__ __forceinline__ void ForEach(const Function& function) {
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      const int i = static_cast<int>(threadIdx.x % 32) + n * 32;
+      if (i < count) function(i, keys[n]);
+    }
+  }
+  __device__ __forceinline__ GreatestKey Greatest() const {
+    GreatestKey greatest = {kTakenKey, 0};
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      if (keys[n] > greatest.key) {
+        greatest = {keys[n], static_cast<int>(threadIdx.x % 32) + n * 32};
+      }
+    }
+    return greatest;
+  }
+  __device__ __forceinline__ void Take(int index) {
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      if (index / 32 == n) keys[n] = kTakenKey;
+    }
+  }
+};
+
+// Finds the `wanted` greatest keys, at most 32 if the indices matter, and makes them kTakenKey:
+// lane j gets the index of the j-th. Of equal keys the first is greater. A whole warp.
+template <typename Keys>
+__device__ __forceinline__ int TakeGreatest(Keys& keys, int wanted) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  GreatestKey mine = GreatestOfLane(keys, count);
+  GreatestKey mine = keys.Greatest();
   int result = 0;
 #pragma unroll 1
   for (int round = 0; round < wanted; ++round) {
@@ -68,8 +120,8 @@ __device__ __forceinline__ int TakeGreatest(uint64_t* keys, int count, int wante
     }
     if (lane == round) result = index;
     if (lane == index % 32) {
-      keys[index] = kTakenKey;
-      mine = GreatestOfLane(keys, count);
+      keys.Take(index);
+      mine = keys.Greatest();
     }
   }
   return result;
@@ -83,7 +135,7 @@ __device__ __forceinline__ double SumInOrder(double value, int count) {
   return sum;
 }
 
-// Keys that a warp needs in shared memory.
+// Keys for which a warp needs shared memory.
 constexpr int ChoiceKeys(const ExpertsSpec& spec) {
   return spec.count + (spec.groups > 1 ? spec.groups : 0);
 }
@@ -109,7 +161,8 @@ __device__ __forceinline__ void ExcludeOtherGroups(const ExpertsSpec& spec, uint
     }
     group_keys[group] = KeyOf(size > 1 ? ScoreOfKey(best) + ScoreOfKey(second) : ScoreOfKey(best));
   }
-  TakeGreatest(group_keys, spec.groups, spec.groups_used);
+  SharedKeys groups = {group_keys, spec.groups};
+  TakeGreatest(groups, spec.groups_used);
   __syncwarp();
   for (int i = lane; i < spec.count; i += 32) {
     if (group_keys[i / size] != kTakenKey) keys[i] = lowest;
@@ -122,15 +175,24 @@ struct LaneChoice {
   float weight;
 };
 
-// `logits`, [count], and `selection_bias`, [count] or null, are in memory; `keys`, ChoiceKeys of
-// them, are the warp's, in shared memory. A whole warp.
+// `logits`, [count], and `selection_bias`, [count] or null, are in memory; `shared`, ChoiceKeys of
+// them, are the warp's, in shared memory. kLaneKeys: keys that a lane keeps in registers, of one
+// group of at most 32 * kLaneKeys experts; 0: they are in `shared`. A whole warp.
+template <int kLaneKeys>
 __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& spec,
                                                            const float* logits,
                                                            const float* selection_bias,
-                                                           uint64_t* keys) {
+                                                           uint64_t* shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   // The lanes have read the token before.
   __syncwarp();
+  auto keys = [&] {
+    if constexpr (kLaneKeys > 0) {
+      return RegisterKeys<kLaneKeys>(spec.count);
+    } else {
+      return SharedKeys{shared, spec.count};
+    }
+  }();
   double max = 0;
   double sum = 0;
   if (spec.score == RouterScore::kSoftmax) {
@@ -142,34 +204,34 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
       greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, offset));
     }
     max = greatest;
-#pragma unroll 4
-    for (int i = lane; i < spec.count; i += 32) {
+    keys.ForEach([&](int i, uint64_t& key) {
       const double value = exp(logits[i] - max);
-      keys[i] = static_cast<uint64_t>(__double_as_longlong(value));
+      key = static_cast<uint64_t>(__double_as_longlong(value));
       sum += value;
-    }
+    });
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   }
-#pragma unroll 2
-  for (int i = lane; i < spec.count; i += 32) {
+  keys.ForEach([&](int i, uint64_t& key) {
     double score = logits[i];
     if (spec.score == RouterScore::kSoftmax) {
-      score = __longlong_as_double(static_cast<int64_t>(keys[i])) / sum;
+      score = __longlong_as_double(static_cast<int64_t>(key)) / sum;
     } else if (spec.score == RouterScore::kSigmoid) {
       score = Sigmoid(logits[i]);
     }
-    keys[i] = KeyOf(score + (selection_bias == nullptr ? 0.0 : double{selection_bias[i]}));
+    key = KeyOf(score + (selection_bias == nullptr ? 0.0 : double{selection_bias[i]}));
+  });
+  if constexpr (kLaneKeys == 0) {
+    if (spec.groups > 1) ExcludeOtherGroups(spec, shared);
   }
-  if (spec.groups > 1) ExcludeOtherGroups(spec, keys);
 
-  const int chosen = TakeGreatest(keys, spec.count, spec.used);
+  const int chosen = TakeGreatest(keys, spec.used);
   int rank = 0;
 #pragma unroll 4
   for (int j = 0; j < spec.used; ++j) rank += __shfl_sync(~0u, chosen, j) < chosen ? 1 : 0;
   // All keys have been read.
   __syncwarp();
-  auto* const order = reinterpret_cast<int32_t*>(keys);
+  auto* const order = reinterpret_cast<int32_t*>(shared);
   if (lane < spec.used) order[rank] = chosen;
   __syncwarp();
   LaneChoice choice = {0, 0};
