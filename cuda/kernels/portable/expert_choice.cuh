@@ -68,7 +68,7 @@ struct RegisterKeys {
 
   __device__ __forceinline__ explicit RegisterKeys(int count_of_keys) : count(count_of_keys) {
 #pragma unroll
-    for (uint64_t& key : keys) key = kTakenKey;
+    for (int n = 0; n < kKeys; ++n) keys[n] = kTakenKey;
   }
   template <typename Function>
   __device__ __forceinline__ void ForEach(const Function& function) {
@@ -91,7 +91,7 @@ struct RegisterKeys {
   __device__ __forceinline__ void Take(int index) {
 #pragma unroll
     for (int n = 0; n < kKeys; ++n) {
-      if (index / 32 == n) keys[n] = kTakenKey;
+      keys[n] = index / 32 == n ? kTakenKey : keys[n];
     }
   }
 };
