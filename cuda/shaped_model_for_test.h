@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/gguf/block_formats.h"
@@ -233,9 +234,10 @@ inline std::shared_ptr<const Model> MakeShapedModel(const ModelShape& shape) {
       if (form == 2) {
         for (int e = 0; e < shape.experts; ++e) {
           const std::string number = "." + std::to_string(e);
-          matrix(layer + "ffn_gate" + number, shape.hidden, shape.ffn, shape.type);
-          matrix(layer + "ffn_up" + number, shape.hidden, shape.ffn, shape.type);
-          matrix(layer + "ffn_down" + number, shape.ffn, shape.hidden, shape.better_type);
+          matrix(absl::StrCat(layer, "ffn_gate", number), shape.hidden, shape.ffn, shape.type);
+          matrix(absl::StrCat(layer, "ffn_up", number), shape.hidden, shape.ffn, shape.type);
+          matrix(absl::StrCat(layer, "ffn_down", number), shape.ffn, shape.hidden,
+                 shape.better_type);
         }
         continue;
       }
