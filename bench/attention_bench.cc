@@ -246,25 +246,9 @@ class Step {
 // Seconds of one launch, in a graph of one launch for each layer or more.
 absl::StatusOr<double> Seconds(const Step& step,
                                const std::function<cudaError_t(int, cudaStream_t)>& launch) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
-  const int launches = std::max(20, step.layers());
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-                            "capture");
-  cudaError_t error = cudaSuccess;
-  for (int i = 0; i < launches && error == cudaSuccess; ++i) {
-    error = launch(i % step.layers(), stream.get());
-  }
-  cudaGraph_t captured = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
-  ORCD_RETURN_IF_CUDA_ERROR(error, "launching");
-  cudaGraphExec_t executable = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
-  static_cast<void>(cudaGraphDestroy(captured));
-  const cuda::Graph graph(executable);
-  ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), 0, [&] {
-                          return cudaGraphLaunch(graph.get(), stream.get());
-                        }));
-  return seconds / launches;
+  return LaunchSeconds(
+      std::max(20, step.layers()), /*warm_seconds=*/0,
+      [&](int i, cudaStream_t stream) { return launch(i % step.layers(), stream); });
 }
 
 absl::Status MeasureDecode(const cuda::DeviceInfo& device, const Shape& shape, int sequences,

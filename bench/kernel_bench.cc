@@ -143,27 +143,6 @@ absl::Status FillRandom(const DeviceMemory& memory, TileFormat format, float sca
   return absl::OkStatus();
 }
 
-// Seconds of a launch, of `launches` in a graph: launch(i, stream).
-template <typename Launch>
-absl::StatusOr<double> LaunchSeconds(int launches, double warm_seconds, const Launch& launch) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::Stream stream, cuda::CreateStream());
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-                            "capture");
-  cudaError_t error = cudaSuccess;
-  for (int i = 0; i < launches && error == cudaSuccess; ++i) error = launch(i, stream.get());
-  cudaGraph_t captured = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(stream.get(), &captured), "capture");
-  ORCD_RETURN_IF_CUDA_ERROR(error, "launching");
-  cudaGraphExec_t executable = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&executable, captured, 0), "a graph");
-  static_cast<void>(cudaGraphDestroy(captured));
-  const cuda::Graph graph(executable);
-  ORCD_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(stream.get(), warm_seconds, [&] {
-                          return cudaGraphLaunch(graph.get(), stream.get());
-                        }));
-  return seconds / launches;
-}
-
 absl::Status MeasureOne(const cuda::DeviceInfo& device, const char* model, const Shape& shape,
                         const Format& format, int tokens, double warm_seconds) {
   TiledMatrix matrix = {.format = format.format,
