@@ -366,7 +366,7 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
 }
 
 bool Forward::HasEpilogues(const Step& step) const {
-  return step.shape.tokens > kMaxPartialsTokens && step.tap == nullptr;
+  return kernels_.fuses && step.shape.tokens > kMaxPartialsTokens && step.tap == nullptr;
 }
 
 bool Forward::RopeEpilogues(const Step& step, const LayerPlan& plan) const {
@@ -411,7 +411,8 @@ absl::Status Forward::Norm(const Step& step, const float* weight, MatmulArgs& ar
   NormArgs norm = NormOf(branch, weight);
   norm.out_f32 = out_f32;
   norm.tokens = head ? step.shape.logit_rows : step.shape.tokens;
-  if (in_product && step.shape.tokens == 1 && step.tap == nullptr && ProductsNormalise(norm)) {
+  if (in_product && kernels_.fuses && step.shape.tokens == 1 && step.tap == nullptr &&
+      ProductsNormalise(norm)) {
     norm.new_residual = new_residual_;
     args.prologue = norm;
     std::swap(residual_, new_residual_);
@@ -467,7 +468,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.partials_tokens = products_tokens_;
   }
   const bool decodes = step.shape.decode && step.tap == nullptr;
-  const bool makes_rows = decodes && !step.shape.drafts && DecodeMakesRows(qkv);
+  const bool makes_rows = kernels_.fuses && decodes && !step.shape.drafts && DecodeMakesRows(qkv);
   if (!makes_rows && !RopeEpilogues(step, plan)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
   ORCD_RETURN_IF_ERROR(ClearPadding(step, attended_, layer_.q_size()));
   if (decodes) {

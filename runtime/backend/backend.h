@@ -59,6 +59,15 @@ struct StepSequence {
   // the positions of this step and for the ModelSpec::window() - 1 before them; each other one may
   // be kNoBlock. At most as many entries as `blocks`.
   std::span<const int32_t> window_blocks;
+  // Cells of recurrent state, of models that have recurrent layers (BackendInfo::state_cells); -1:
+  // none. The part begins with the state that `restore_state` holds, which some part left there
+  // after the position before start_position; without it, with the slot's own state, which the
+  // slot's last step left there, or at position 0 with the empty one. A sequence that starts in the
+  // slot at a later position needs it. `save_state` gets the state after the last of `tokens`; it
+  // is another cell than all that the step restores or saves. Steps run in order, so a cell may be
+  // restored in the step after the one that saves it.
+  int32_t restore_state = -1;
+  int32_t save_state = -1;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
   // The tokens that it may draw; at least one.
@@ -220,14 +229,20 @@ struct BackendOptions {
   // Memory that is left free for others, such as a draft model, if the backend chooses the size of
   // its KV cache.
   int64_t reserved_bytes = 0;
+  // Of a model with recurrent layers: bytes of the cells that keep states for the prefix cache. 0:
+  // the backend chooses; below 0: no cells.
+  int64_t state_cache_bytes = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
   // Threads of a backend that computes on the CPU, or that reads weights for a GPU; 0: one per
   // core.
   int threads = 0;
-  // Index of the GPU among those that the process can see, for a backend that computes on one.
-  int gpu = 0;
+  // Of a backend that computes on a GPU: its index among those that the process can see, or its
+  // UUID as the driver names it (`GPU-…`, `MIG-…`) or the beginning of one; and the name of the
+  // kernel set, or `auto`.
+  std::string gpu = "0";
+  std::string kernels = "auto";
   // For a backend that computes on a GPU; others have no use for it.
   WaitMode wait = WaitMode::kYield;
 };
@@ -261,6 +276,10 @@ struct BackendInfo {
   // Blocks of the layers without a window, and of those with one (0: the model has none).
   int kv_blocks = 0;
   int window_blocks = 0;
+  // True if the model has recurrent layers: then each slot has a state, and this many cells can
+  // keep others (StepSequence::restore_state).
+  bool recurrent = false;
+  int state_cells = 0;
   // Most tokens of a sequence; 0: as many as the model's context.
   int max_context = 0;
   // Steps that may be launched and not yet waited for; 1 or 2.
@@ -275,7 +294,15 @@ struct BackendInfo {
   int max_step_drafts = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
+  // Of the recurrent states of slots and cells; a cell's alone.
+  uint64_t state_bytes = 0;
+  uint64_t state_cell_bytes = 0;
   uint64_t workspace_bytes = 0;
+  // The kernels that compute, such as `portable`; empty if there is but one set. Backends of one
+  // numeric identity compute the same bits from the same model: a GPU's is that of its generation
+  // and its kernels.
+  std::string kernels;
+  std::string numeric_identity;
   // Absent if the CPU computes.
   std::optional<GpuInfo> gpu = std::nullopt;
 };

@@ -1,6 +1,7 @@
-// Kernel launches with programmatic dependent launch: each kernel may begin while the one before it
-// ends. Every kernel of this project therefore calls WaitForDependency before it reads memory that
-// another kernel wrote, or writes memory that another kernel may still read.
+// Kernel launches with programmatic dependent launch, where there is that: each kernel may begin
+// while the one before it ends. Every kernel of this project therefore calls WaitForDependency
+// before it reads memory that another kernel wrote, or writes memory that another kernel may still
+// read.
 #ifndef ORCD_CUDA_KERNELS_COMMON_LAUNCH_H_
 #define ORCD_CUDA_KERNELS_COMMON_LAUNCH_H_
 
@@ -16,6 +17,11 @@ namespace orcd::cuda {
 // Returns an error if `errors` has one; cudaSuccess is 0.
 inline cudaError_t AnyError(std::initializer_list<cudaError_t> errors) { return std::max(errors); }
 
+// True if the GPU, and the code that runs on it, know programmatic dependent launch: from compute
+// capability 9.0 on, unless the driver translates code that was made for an earlier one. Kernels of
+// such code do not wait for the kernel before, so they must not begin early.
+bool LaunchesOverlap();
+
 // Common part of all launches. `more`: an attribute besides that of programmatic dependent launch.
 template <typename... Params, typename... Args>
 cudaError_t LaunchWithAttribute(std::optional<cudaLaunchAttribute> more, void (*kernel)(Params...),
@@ -23,7 +29,7 @@ cudaError_t LaunchWithAttribute(std::optional<cudaLaunchAttribute> more, void (*
                                 const Args&... args) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].val.programmaticStreamSerializationAllowed = LaunchesOverlap() ? 1 : 0;
   if (more.has_value()) attributes[1] = *more;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

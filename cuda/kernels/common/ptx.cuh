@@ -15,13 +15,20 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 
 // --- Programmatic dependent launch: a kernel may begin while the one before it ends. -------------
 
+// Both do nothing in code for GPUs before compute capability 9.0, whose kernels never overlap
+// (LaunchesOverlap).
+//
 // Lets the next kernel in the stream begin.
 __device__ __forceinline__ void LaunchDependents() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 // Returns when the kernels before have ended and their writes can be read.
 __device__ __forceinline__ void WaitForDependency() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // Prefetches a cache line that no kernel before may write. (A load would not do: the assembler
@@ -145,6 +152,26 @@ __device__ __forceinline__ void BarrierArriveAt(uint32_t barrier, uint32_t rank)
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(rank)
       : "memory");
+}
+
+// --- Asynchronous copies of a thread's own (cp.async), past the L1 cache. ------------------------
+
+// Copies 16 bytes, aligned to 16, into shared memory. Without `valid` it reads nothing and writes
+// zeros.
+__device__ __forceinline__ void CopyAsync(uint32_t shared, const void* global, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Makes a group of the copies that the thread has started since its last group.
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Returns when at most the thread's kGroups latest groups have not arrived. Other threads' copies
+// are seen behind a barrier.
+template <int kGroups>
+__device__ __forceinline__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
 // --- Bulk copies: `bytes` (a multiple of 16) into shared memory, counted by a barrier. -----------

@@ -25,6 +25,7 @@ const KernelSet kKernels = {
     .head_dims = kHeadDims,
     .max_group_heads = 16,
     .max_vocab = kMaxVocab,
+    .fuses = true,
     .prepare = Prepare,
     .matvec = LaunchMatvec,
     .gemm = LaunchGemm,
