@@ -1,5 +1,5 @@
 // Kernel that dequantises weights to F16 tiles, for products whose kernel does not take their
-// format and number of tokens (GemmTakes, kernel_set.h). It makes the bits that the fused kernels
+// format and number of tokens (KernelSet::gemm_takes). It makes the bits that the fused kernels
 // multiply: weights times 2^-exponent (TiledMatrix).
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
@@ -17,9 +17,9 @@
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/product_tiles.cuh"
 #include "cuda/kernels/common/ptx.cuh"
-#include "cuda/kernels/sm90/kernel_set.h"
-#include "cuda/kernels/sm90/matmul_params.cuh"
+#include "cuda/kernels/portable/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -136,8 +136,8 @@ constexpr auto kLaunches = Launches(std::make_index_sequence<kFormatCount - 1>()
 
 }  // namespace
 
-cudaError_t sm90::LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
-                                   cudaStream_t stream) {
+cudaError_t LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
+                             cudaStream_t stream) {
   const TiledMatrix& matrix = product.matrices[0];
   if (matrix.format != TileFormat::kF16) {
     return kLaunches[static_cast<int>(matrix.format) - 1](product, first_tile, tiles, out, stream);

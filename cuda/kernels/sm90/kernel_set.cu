@@ -1,4 +1,5 @@
 #include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/portable/kernel_set.h"
 #include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda::sm90 {

@@ -32,8 +32,6 @@ cudaError_t PrepareSampleKernel(int vocab);
 
 cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
-cudaError_t LaunchDequantise(const Product& product, int first_tile, int tiles, uint8_t* out,
-                             cudaStream_t stream);
 cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
