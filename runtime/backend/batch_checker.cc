@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/backend/drafts.h"
@@ -26,7 +27,10 @@ BatchChecker::BatchChecker(const BackendInfo& info, const ModelSpec& spec)
       window_(spec.window()),
       used_(info.max_seqs),
       drew_(info.max_seqs),
-      drafted_in_(info.max_seqs) {}
+      drafted_in_(info.max_seqs),
+      slot_states_(info.max_seqs),
+      cell_states_(info.state_cells),
+      saved_(info.state_cells) {}
 
 absl::Status BatchChecker::Check(const StepBatch& batch) {
   if (masks_awaited_ > 0) {
@@ -63,12 +67,16 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", drafts, " drafts, at most ", info_.max_step_drafts, " fit"));
   }
+  ORCD_RETURN_IF_ERROR(CheckCells(batch));
   ++launched_;
   for (const StepSequence& seq : batch.seqs) {
     if (seq.start_params != nullptr) drew_[seq.slot] = false;
     if (seq.sample) drew_[seq.slot] = true;
     if (!seq.drafts.empty()) drafted_in_[seq.slot] = launched_;
     if (seq.mask_follows) ++masks_awaited_;
+    const int64_t end = seq.start_position + std::ssize(seq.tokens);
+    slot_states_[seq.slot] = {end, end + std::ssize(seq.drafts)};
+    if (seq.save_state >= 0) cell_states_[seq.save_state] = {end, end};
   }
   return absl::OkStatus();
 }
@@ -131,6 +139,7 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     }
   }
   ORCD_RETURN_IF_ERROR(CheckWindowBlocks(seq, end));
+  ORCD_RETURN_IF_ERROR(CheckState(seq));
   const bool has_sample = seq.start_params == nullptr && drew_[seq.slot];
   for (const int32_t token : seq.tokens) {
     if (token == kPreviousSample && has_sample) continue;
@@ -200,6 +209,47 @@ absl::Status BatchChecker::CheckWindowBlocks(const StepSequence& seq, int64_t en
     if (block < 0 || block >= info_.window_blocks) {
       return Wrong(seq, "window block ", block, ", there are ", info_.window_blocks);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchChecker::CheckState(const StepSequence& seq) const {
+  const auto wrong = [&](const auto&... what) { return Wrong(seq, what...); };
+  for (const int32_t cell : {seq.restore_state, seq.save_state}) {
+    if (cell >= -1 && cell < info_.state_cells) continue;
+    return wrong("cell ", cell, " of recurrent states, there are ", info_.state_cells);
+  }
+  if (!info_.recurrent) return absl::OkStatus();
+  const int64_t start = seq.start_position;
+  if (seq.restore_state >= 0) {
+    const StateAt& cell = cell_states_[seq.restore_state];
+    if (cell.most < 0) return wrong("cell ", seq.restore_state, " holds no recurrent state");
+    if (cell.most == start) return absl::OkStatus();
+    return wrong("cell ", seq.restore_state, " holds the recurrent state of position ", cell.most,
+                 ", and the step starts at ", start);
+  }
+  if (start == 0) return absl::OkStatus();
+  if (seq.start_params != nullptr) {
+    return wrong("starts at position ", start, " without a recurrent state");
+  }
+  const StateAt& own = slot_states_[seq.slot];
+  if (start >= own.least && start <= own.most) return absl::OkStatus();
+  return wrong("its recurrent state is that of position ", own.most, ", and the step starts at ",
+               start);
+}
+
+absl::Status BatchChecker::CheckCells(const StepBatch& batch) {
+  saved_.assign(saved_.size(), false);
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.save_state < 0) continue;
+    if (saved_[seq.save_state]) {
+      return Wrong(seq, "cell ", seq.save_state, " is saved to twice in a step");
+    }
+    saved_[seq.save_state] = true;
+  }
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.restore_state < 0 || !saved_[seq.restore_state]) continue;
+    return Wrong(seq, "cell ", seq.restore_state, " is restored and saved to in a step");
   }
   return absl::OkStatus();
 }

@@ -13,8 +13,9 @@
 
 namespace orcd {
 
-// Keeps track of the slots that have drawn a token, of masks that must follow a step, and of slots
-// that wait for the result of their drafts. For the thread that launches steps.
+// Keeps track of the slots that have drawn a token, of masks that must follow a step, of slots that
+// wait for the result of their drafts, and of the positions of recurrent states. For the thread
+// that launches steps.
 class BatchChecker {
  public:
   // Uses the numbers of slots, tokens, drafts and blocks of `info`, and the window of `spec`.
@@ -43,6 +44,15 @@ class BatchChecker {
   std::string WrongWithMask(const TokenMask& mask) const;
   // `end` is the position after those of the step, drafts included.
   absl::Status CheckWindowBlocks(const StepSequence& seq, int64_t end) const;
+  // Of the part alone, and of the cells that the parts of a step share.
+  absl::Status CheckState(const StepSequence& seq) const;
+  absl::Status CheckCells(const StepBatch& batch);
+
+  // Positions [least, most] after which a recurrent state may be; most below 0: there is none.
+  struct StateAt {
+    int64_t least = 0;
+    int64_t most = -1;
+  };
 
   const BackendInfo info_;
   const int vocab_;
@@ -53,6 +63,11 @@ class BatchChecker {
   std::vector<bool> drew_;
   // By slot: number of the last step in which it had drafts; 0: none.
   std::vector<int64_t> drafted_in_;
+  // The states of slots and of cells: the position that follows each.
+  std::vector<StateAt> slot_states_;
+  std::vector<StateAt> cell_states_;
+  // By cell: true if a part of the step saves a state there.
+  std::vector<bool> saved_;
   int masks_awaited_ = 0;
   // Numbers of steps that were launched, and waited for.
   int64_t launched_ = 0;

@@ -19,6 +19,7 @@ inline constexpr int kMaxHeads = 1024;
 inline constexpr int kMaxHeadDim = 1024;
 inline constexpr int kMaxFfn = 1 << 20;
 inline constexpr int kMaxExperts = 1 << 12;
+inline constexpr int kMaxConvolution = 16;
 inline constexpr int kMaxVocab = 1 << 20;
 inline constexpr int kMaxContextLength = 1 << 24;
 
@@ -127,6 +128,52 @@ struct ExpertsSpec {
   bool operator==(const ExpertsSpec&) const = default;
 };
 
+// The key head that a value head of a delta net belongs to.
+enum class HeadPairing {
+  // value_head % key_heads.
+  kModulo,
+  // value_head / (value_heads / key_heads).
+  kDivision
+};
+
+// A gated delta net in place of a layer's attention (Yang et al., "Gated delta networks", 2024). It
+// keeps a state of one size for a sequence instead of keys and values for each position.
+//
+// From the layer's normalised input y: u = qkv y, columns q | k | v; z = gate y; b = beta y and
+// a = alpha y, one for each value head. Channel by channel, c = silu(sum over j of conv[j] u[j]),
+// over the u of the last `conv` tokens, the current the last, with zeros before the first token. Of
+// c, each query and key x becomes x / sqrt(sum(x^2) + norm_eps), and then queries are divided by
+// sqrt(head_dim). Then for each value head, with the matrix S [head_dim of keys, head_dim of
+// values] that is zero before the first token,
+//   S *= exp(ssm_a softplus(a + ssm_dt_bias));  d = sigmoid(b) (v - S^T k);  S += k d^T;  o = S^T q
+// and the layer's branch is ssm_out (ssm_norm(o) silu(z)), the RMS norm over each head.
+struct DeltaNetSpec {
+  // Heads of queries and of keys. 0: the layer has attention.
+  int key_heads = 0;
+  // A multiple of key_heads.
+  int value_heads = 0;
+  // Of queries, keys and values; a multiple of 16.
+  int head_dim = 0;
+  // Tokens that the convolution takes together.
+  int conv = 0;
+  HeadPairing pairing = HeadPairing::kModulo;
+
+  int key_size() const { return key_heads * head_dim; }
+  int value_size() const { return value_heads * head_dim; }
+  // Columns of u.
+  int channels() const { return 2 * key_size() + value_size(); }
+  int key_head_of(int value_head) const {
+    return pairing == HeadPairing::kModulo ? value_head % key_heads
+                                           : value_head / (value_heads / key_heads);
+  }
+  // Floats of a sequence's state: u of the last tokens, [conv - 1, channels], oldest first; and S,
+  // [value_heads, head_dim of keys, head_dim of values].
+  int64_t conv_floats() const { return int64_t{std::max(conv - 1, 0)} * channels(); }
+  int64_t matrix_floats() const { return int64_t{value_heads} * head_dim * head_dim; }
+  int64_t state_floats() const { return conv_floats() + matrix_floats(); }
+  bool operator==(const DeltaNetSpec&) const = default;
+};
+
 // The branches that a layer adds to the residual stream x, and their norms.
 enum class LayerForm {
   // x += attention(norm(x)); x += ffn(norm(x)). With post norms, each branch's output is normalised
@@ -139,6 +186,9 @@ enum class LayerForm {
 };
 
 struct LayerSpec {
+  // In place of attention. Such a layer has no window, and its sizes of attention are those of the
+  // model's other layers.
+  DeltaNetSpec delta = {};
   int heads = 0;
   // Divides heads.
   int kv_heads = 0;
@@ -160,6 +210,9 @@ struct LayerSpec {
   // Each head has a logit of its own (LayerWeights::attn_sinks) in the softmax of its scores, with
   // a value of zero (Xiao et al., "Attention sinks", 2023).
   bool sinks = false;
+  // The result of attention is multiplied by the sigmoid of a gate. The rows of
+  // LayerWeights::attn_q are, for each head, those of the query and then those of the gate.
+  bool gated_attention = false;
   RopeSpec rope = {};
   QkNorm qk_norm = QkNorm::kNone;
   LayerForm form = LayerForm::kPreNorm;
@@ -167,7 +220,10 @@ struct LayerSpec {
   bool post_norms = false;
   Activation activation = Activation::kSilu;
 
+  bool recurrent() const { return delta.key_heads > 0; }
   int q_size() const { return heads * head_dim; }
+  // Rows of attn_q.
+  int q_rows() const { return (gated_attention ? 2 : 1) * q_size(); }
   int kv_size() const { return kv_heads * head_dim; }
   bool operator==(const LayerSpec&) const = default;
 };
@@ -199,8 +255,8 @@ struct ModelSpec {
   float logit_scale = 1;
   // If above 0, a logit z becomes softcap * tanh(z / softcap), after the scale.
   float logit_softcap = 0;
-  // At least one, and at least one without a window. They may differ in `window`, `rope`,
-  // `ffn` and `experts` alone.
+  // At least one, and at least one that has attention without a window. They may differ in `delta`,
+  // `window`, `rope`, `ffn` and `experts` alone.
   std::vector<LayerSpec> layers;
   // Layers that the file holds after these and that are not computed: they predict further tokens.
   int skipped_layers = 0;
@@ -212,12 +268,20 @@ struct ModelSpec {
     for (const LayerSpec& layer : layers) most = std::max(most, layer.window);
     return most;
   }
+  bool recurrent() const { return std::ranges::any_of(layers, &LayerSpec::recurrent); }
+  // Floats of a sequence's state in all recurrent layers, layer after layer.
+  int64_t state_floats() const {
+    int64_t floats = 0;
+    for (const LayerSpec& layer : layers) floats += layer.delta.state_floats();
+    return floats;
+  }
 };
 
 // A layer's part of a KV cache.
 struct KvLayer {
   // Elements that a position takes in all layers before this one that are in the same cache.
   int64_t offset = 0;
+  // 0 of recurrent layers, which have no part.
   int kv_heads = 0;
   int head_dim = 0;
   // As LayerSpec::window. A layer with a window is in the cache of windows.
@@ -237,8 +301,9 @@ struct KvLayout {
   explicit KvLayout(std::span<const LayerSpec> specs = {}) {
     for (const LayerSpec& spec : specs) {
       int64_t& size = spec.window == 0 ? whole_size : window_size;
-      layers.push_back({size, spec.kv_heads, spec.head_dim, spec.window});
-      size += int64_t{spec.kv_heads} * layers.back().head_size();
+      const int kv_heads = spec.recurrent() ? 0 : spec.kv_heads;
+      layers.push_back({size, kv_heads, spec.head_dim, spec.window});
+      size += int64_t{kv_heads} * layers.back().head_size();
     }
   }
 

@@ -12,6 +12,7 @@
 #include "runtime/backend/batch_checker.h"
 #include "runtime/backend/drafts.h"
 #include "runtime/backend/kv_plan.h"
+#include "runtime/backend/state_cells.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
 
@@ -23,9 +24,14 @@ constexpr int kMaxInFlight = 2;
 constexpr int kMaxDrafts = 16;
 // Tokens in the KV cache if the options do not give its size.
 constexpr int64_t kDefaultKvTokens = 1 << 20;
+// Cells if the options do not give their size.
+constexpr int64_t kDefaultStateCells = 256;
 
 // Content of a position: a hash of the sequence up to it.
 using KvRow = uint64_t;
+// The state of a model with recurrent layers: another hash of the sequence's tokens, which goes
+// into the content of each position. So a wrong state changes all that follows.
+using State = uint64_t;
 
 // The finalizer of MurmurHash3.
 uint64_t Mix(uint64_t x) {
@@ -39,6 +45,7 @@ struct Slot {
   uint64_t seed = 0;
   int32_t logprobs = -1;
   int32_t last_sample = kPreviousSample;
+  State state = 0;
 };
 
 float LogprobOf(uint64_t hash, int32_t token) {
@@ -108,6 +115,7 @@ class NullBackend : public Backend {
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens),
         window_kv_(static_cast<size_t>(info.window_blocks) * info.block_tokens),
         slots_(info.max_seqs),
+        cells_(info.state_cells),
         checker_(info, model_->spec()) {}
 
   const BackendInfo& info() const override { return info_; }
@@ -119,6 +127,7 @@ class NullBackend : public Backend {
     ORCD_RETURN_IF_ERROR(checker_.Check(batch));
     Pending step;
     late_draws_.clear();
+    Restore(batch);
     for (const StepSequence& seq : batch.seqs) {
       PartResult& part = step.result.parts.emplace_back();
       RunSequence(seq, part);
@@ -132,6 +141,8 @@ class NullBackend : public Backend {
         return Draw(seq.slot, Row(kv_, seq.blocks, last + index), mask);
       };
       DrawWhileRight(seq, seq.drafts.size(), draw, part.samples);
+      // Drafts that were wrong leave no trace.
+      slots_[seq.slot].state = states_[seq.tokens.size() + part.samples.size() - 2];
     }
     // A device runs its steps one after another.
     const absl::Time now = SteadyNow();
@@ -180,12 +191,20 @@ class NullBackend : public Backend {
   void RunSequence(const StepSequence& seq, PartResult& result) {
     Slot& slot = slots_[seq.slot];
     if (seq.start_params != nullptr) {
-      slot = {.seed = seq.start_params->seed, .logprobs = seq.start_params->logprobs};
+      slot.seed = seq.start_params->seed;
+      slot.logprobs = seq.start_params->logprobs;
+      slot.last_sample = kPreviousSample;
     }
     size_t position = static_cast<size_t>(seq.start_position);
     uint64_t hash = position == 0 ? 0 : Row(kv_, seq.blocks, position - 1);
+    states_.clear();
     const auto run = [&](int32_t token) {
       hash = Mix(hash + 1, static_cast<uint64_t>(token));
+      if (info_.recurrent) {
+        slot.state = Mix(slot.state + 2, static_cast<uint64_t>(token));
+        hash = Mix(hash, slot.state);
+      }
+      states_.push_back(slot.state);
       if (window_ > 0) hash = RunWindow(seq, position, hash);
       Row(kv_, seq.blocks, position++) = hash;
     };
@@ -196,7 +215,17 @@ class NullBackend : public Backend {
             MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
     }
+    if (seq.save_state >= 0) cells_[seq.save_state] = slot.state;
     for (const int32_t draft : seq.drafts) run(draft);
+  }
+
+  // Sets the states with which the parts of a step begin.
+  void Restore(const StepBatch& batch) {
+    for (const StepSequence& seq : batch.seqs) {
+      State& state = slots_[seq.slot].state;
+      if (seq.start_position == 0) state = 0;
+      if (seq.restore_state >= 0) state = cells_[seq.restore_state];
+    }
   }
 
   SampledToken Draw(int32_t slot_index, uint64_t hash, const TokenMask& mask) {
@@ -226,6 +255,9 @@ class NullBackend : public Backend {
   std::vector<KvRow> kv_;
   std::vector<KvRow> window_kv_;
   std::vector<Slot> slots_;
+  std::vector<State> cells_;
+  // Those after each token and draft of the part that runs.
+  std::vector<State> states_;
   BatchChecker checker_;
   std::deque<Pending> pending_;
   // Those of the last launched step.
@@ -258,6 +290,12 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
     info.block_tokens = asked.block_tokens;
     info.kv_blocks = static_cast<int>(kv.blocks);
     info.window_blocks = static_cast<int>(kv.window_blocks);
+    info.recurrent = spec.recurrent();
+    if (info.recurrent) {
+      info.state_cell_bytes = sizeof(State);
+      info.state_cells = StateCells(asked, sizeof(State), kDefaultStateCells * sizeof(State));
+      info.state_bytes = sizeof(State) * (asked.max_seqs + static_cast<uint64_t>(info.state_cells));
+    }
     info.max_context = ContextOf(spec, asked);
     info.max_in_flight = kMaxInFlight;
     info.late_masks = true;
