@@ -63,9 +63,10 @@ struct StepSequence {
   // none. The part begins with the state that `restore_state` holds, which some part left there
   // after the position before start_position; without it, with the slot's own state, which the
   // slot's last step left there, or at position 0 with the empty one. A sequence that starts in the
-  // slot at a later position needs it. `save_state` gets the state after the last of `tokens`; it
-  // is another cell than all that the step restores or saves. Steps run in order, so a cell may be
-  // restored in the step after the one that saves it.
+  // slot at a later position needs it, unless it starts again where its own last step ended: then
+  // the slot's state stays. `save_state` gets the state after the last of `tokens`; it is another
+  // cell than all that the step restores or saves. Steps run in order, so a cell may be restored in
+  // the step after the one that saves it.
   int32_t restore_state = -1;
   int32_t save_state = -1;
   // True if the backend draws the token that follows the last of `tokens`.

@@ -229,11 +229,11 @@ absl::Status BatchChecker::CheckState(const StepSequence& seq) const {
                  ", and the step starts at ", start);
   }
   if (start == 0) return absl::OkStatus();
+  const StateAt& own = slot_states_[seq.slot];
+  if (start >= own.least && start <= own.most) return absl::OkStatus();
   if (seq.start_params != nullptr) {
     return wrong("starts at position ", start, " without a recurrent state");
   }
-  const StateAt& own = slot_states_[seq.slot];
-  if (start >= own.least && start <= own.most) return absl::OkStatus();
   return wrong("its recurrent state is that of position ", own.most, ", and the step starts at ",
                start);
 }
