@@ -12,9 +12,9 @@ namespace orcd {
 namespace {
 
 constexpr const Architecture* kArchitectures[] = {
-    &kCohere2,    &kGemma2,   &kGemma3,   &kGlm4,    &kGlm4Moe, &kGptOss, &kGranite,
-    &kGraniteMoe, &kLlama,    &kMistral3, &kOlmo2,   &kPhi3,    &kQwen2,  &kQwen2Moe,
-    &kQwen3,      &kQwen3Moe, &kQwen3Vl,  &kSeedOss, &kSmolLm3};
+    &kCohere2,   &kGemma2,   &kGemma3,    &kGlm4,    &kGlm4Moe, &kGptOss,   &kGranite, &kGraniteMoe,
+    &kLlama,     &kMistral3, &kOlmo2,     &kPhi3,    &kQwen2,   &kQwen2Moe, &kQwen3,   &kQwen35,
+    &kQwen35Moe, &kQwen3Moe, &kQwen3Next, &kQwen3Vl, &kSeedOss, &kSmolLm3};
 
 }  // namespace
 
@@ -57,6 +57,15 @@ absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,
         key, absl::StrFormat("each of the %d layers has a window (key \"%s\", %d positions), and "
                              "at least one has to have none; load a whole model of the family",
                              spec.num_layers(), key, spec.window()));
+  }
+  if (std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
+        return layer.recurrent() || layer.window > 0;
+      })) {
+    return UnsupportedModel(
+        "general.architecture",
+        absl::StrFormat("none of the %d layers attends to its whole context, and at least one has "
+                        "to; load a whole model of the family",
+                        spec.num_layers()));
   }
   return spec;
 }

@@ -23,6 +23,7 @@ enum class Dim {
   kHidden,
   kVocab,
   kQ,
+  kQRows,
   kKv,
   kHeads,
   kHeadDim,
@@ -30,14 +31,25 @@ enum class Dim {
   kExperts,
   kExpertFfn,
   kSharedFfn,
-  kRopePairs
+  kRopePairs,
+  kDeltaChannels,
+  kDeltaHeads,
+  kDeltaHeadDim,
+  kDeltaValues,
+  kDeltaConv,
+  // The rows of DeltaNetWeights::qkv_gate and of beta_alpha.
+  kDeltaInputs,
+  kDeltaFactors
 };
 
 // The part of a layer that a tensor belongs to. Layers without the part do not have the tensor.
 enum class LayerPart {
   kLayer,
+  kAttention,
   // QkNorm.
   kQkNorm,
+  // DeltaNetSpec.
+  kDeltaNet,
   // The FFN of a layer without experts.
   kFfn,
   // ExpertsSpec.
@@ -54,10 +66,11 @@ struct TensorRule {
   // The tensor of layer N is `blk.N.` and this name.
   std::string_view name;
   // The member of the weights that views the tensor. A tensor of each layer has a member of
-  // LayerWeights or of its ExpertWeights.
+  // LayerWeights or of its ExpertWeights or DeltaNetWeights.
   std::variant<Matrix ModelWeights::*, Vector ModelWeights::*, Matrix LayerWeights::*,
                Vector LayerWeights::*, Matrix ExpertWeights::*, Vector ExpertWeights::*,
-               std::vector<Matrix> ExpertWeights::*>
+               std::vector<Matrix> ExpertWeights::*, Matrix DeltaNetWeights::*,
+               Vector DeltaNetWeights::*>
       role;
   Dim rows;
   // kOne for a vector, [rows].
@@ -86,7 +99,7 @@ struct Architecture {
   // here.
   absl::StatusOr<ModelSpec> (*read)(const GgufReader& gguf);
   // The tensors: those that all architectures share, and further lists. A tensor may be in several.
-  std::array<std::span<const TensorRule>, 6> tensors;
+  std::array<std::span<const TensorRule>, 8> tensors;
   // True if files may hold the gate and up matrices as one ffn_up, the gate's rows first.
   bool fused_ffn = false;
 };
@@ -107,7 +120,10 @@ extern const Architecture kPhi3;
 extern const Architecture kQwen2;
 extern const Architecture kQwen2Moe;
 extern const Architecture kQwen3;
+extern const Architecture kQwen35;
+extern const Architecture kQwen35Moe;
 extern const Architecture kQwen3Moe;
+extern const Architecture kQwen3Next;
 extern const Architecture kQwen3Vl;
 extern const Architecture kSeedOss;
 extern const Architecture kSmolLm3;
@@ -121,7 +137,7 @@ absl::StatusOr<const Architecture*> FindArchitecture(const GgufReader& gguf);
 
 // Describes the file's model, with `rope_scaling` applied if there is one. A window that is not
 // shorter than the context is none. Errors are those of FindArchitecture, of the architecture's
-// read and of OverrideRopeScaling, and kUnimplemented if every layer has a window.
+// read and of OverrideRopeScaling, and kUnimplemented if every layer has a window or is recurrent.
 absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,
                                         const std::optional<RopeOverride>& rope_scaling = {});
 

@@ -37,6 +37,8 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       return spec.vocab;
     case Dim::kQ:
       return layer.q_size();
+    case Dim::kQRows:
+      return layer.q_rows();
     case Dim::kKv:
       return layer.kv_size();
     case Dim::kHeads:
@@ -57,6 +59,20 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       for (const LayerSpec& any : spec.layers) dims = std::max(dims, any.rope.dims);
       return dims / 2;
     }
+    case Dim::kDeltaChannels:
+      return layer.delta.channels();
+    case Dim::kDeltaHeads:
+      return layer.delta.value_heads;
+    case Dim::kDeltaHeadDim:
+      return layer.delta.head_dim;
+    case Dim::kDeltaValues:
+      return layer.delta.value_size();
+    case Dim::kDeltaConv:
+      return layer.delta.conv;
+    case Dim::kDeltaInputs:
+      return uint64_t{0} + layer.delta.channels() + layer.delta.value_size();
+    case Dim::kDeltaFactors:
+      return uint64_t{2} * layer.delta.value_heads;
   }
   return 0;
 }
@@ -65,8 +81,12 @@ bool Has(const LayerSpec& layer, LayerPart part) {
   switch (part) {
     case LayerPart::kLayer:
       return true;
+    case LayerPart::kAttention:
+      return !layer.recurrent();
     case LayerPart::kQkNorm:
-      return layer.qk_norm != QkNorm::kNone;
+      return !layer.recurrent() && layer.qk_norm != QkNorm::kNone;
+    case LayerPart::kDeltaNet:
+      return layer.recurrent();
     case LayerPart::kFfn:
       return layer.experts.count == 0;
     case LayerPart::kExperts:
@@ -100,9 +120,9 @@ struct FusedRule {
 };
 
 constexpr FusedPart kQkvWeight[] = {
-    {"attn_q.weight", Dim::kQ}, {"attn_k.weight", Dim::kKv}, {"attn_v.weight", Dim::kKv}};
+    {"attn_q.weight", Dim::kQRows}, {"attn_k.weight", Dim::kKv}, {"attn_v.weight", Dim::kKv}};
 constexpr FusedPart kQkvBias[] = {
-    {"attn_q.bias", Dim::kQ}, {"attn_k.bias", Dim::kKv}, {"attn_v.bias", Dim::kKv}};
+    {"attn_q.bias", Dim::kQRows}, {"attn_k.bias", Dim::kKv}, {"attn_v.bias", Dim::kKv}};
 constexpr FusedPart kGateUp[] = {{"ffn_gate.weight", Dim::kFfn}, {"ffn_up.weight", Dim::kFfn}};
 constexpr FusedPart kExpertGateUp[] = {{"ffn_gate_exps.weight", Dim::kExpertFfn},
                                        {"ffn_up_exps.weight", Dim::kExpertFfn}};
@@ -173,6 +193,10 @@ T& Member(LayerWeights& layer, T LayerWeights::*role) {
 template <typename T>
 T& Member(LayerWeights& layer, T ExpertWeights::*role) {
   return layer.experts.*role;
+}
+template <typename T>
+T& Member(LayerWeights& layer, T DeltaNetWeights::*role) {
+  return layer.delta.*role;
 }
 
 // Takes tensors from a file by an architecture's rules, checks them, and finds at the end the
@@ -421,6 +445,33 @@ absl::Status CheckFactors(std::string_view name, Vector factors) {
   return absl::OkStatus();
 }
 
+// A delta net has its inputs' rows once: in tensors of their own or in one of both.
+absl::Status CheckDeltaNet(int layer, const DeltaNetWeights& weights) {
+  const struct {
+    std::string_view name;
+    const Matrix& rows;
+    std::string_view fused_name;
+    const Matrix& fused;
+  } inputs[] = {{"attn_qkv.weight", weights.qkv, "ssm_in.weight", weights.qkv_gate},
+                {"attn_gate.weight", weights.gate, "ssm_in.weight", weights.qkv_gate},
+                {"ssm_beta.weight", weights.beta, "ssm_ba.weight", weights.beta_alpha},
+                {"ssm_alpha.weight", weights.alpha, "ssm_ba.weight", weights.beta_alpha}};
+  for (const auto& input : inputs) {
+    if ((input.rows.data == nullptr) != (input.fused.data == nullptr)) continue;
+    const std::string name = absl::StrFormat("blk.%d.%s", layer, input.name);
+    const std::string fused = absl::StrFormat("blk.%d.%s", layer, input.fused_name);
+    return InvalidModel(
+        name, input.rows.data == nullptr
+                  ? absl::StrFormat("tensor \"%s\" is missing and no \"%s\" holds its rows; fetch "
+                                    "or convert the model again",
+                                    name, fused)
+                  : absl::StrFormat("tensor \"%s\" is in the file, and so is \"%s\", which holds "
+                                    "the same rows; one of them has to go, convert the model again",
+                                    name, fused));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, const ModelSpec& spec) {
@@ -430,6 +481,11 @@ absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, cons
   weights.layers.resize(spec.layers.size());
   for (const auto& rules : architecture->tensors) {
     for (const TensorRule& rule : rules) ORCD_RETURN_IF_ERROR(taker.Take(rule, weights));
+  }
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    if (spec.layers[i].recurrent()) {
+      ORCD_RETURN_IF_ERROR(CheckDeltaNet(i, weights.layers[i].delta));
+    }
   }
   weights.tied = weights.output.data == nullptr;
   if (weights.tied) weights.output = weights.token_embd;

@@ -49,14 +49,33 @@ struct ExpertWeights {
   Matrix shared_down;        // [hidden, shared_ffn]
 };
 
+// The weights of a layer's delta net (DeltaNetSpec), by the names of its formulas. Files hold
+// either qkv and gate or both as qkv_gate; and either beta and alpha or both as beta_alpha, which
+// only nets of HeadPairing::kDivision have.
+struct DeltaNetWeights {
+  Matrix qkv;       // [channels, hidden]
+  Matrix gate;      // [value_heads * head_dim, hidden]
+  Matrix qkv_gate;  // [channels + value_heads * head_dim, hidden]: for each key head the rows of
+                    // its query, of its key, of its values and of their gates
+  Matrix beta;        // [value_heads, hidden]
+  Matrix alpha;       // [value_heads, hidden]
+  Matrix beta_alpha;  // [2 * value_heads, hidden]: for each key head beta of its value heads, then
+                      // alpha of them
+  Matrix conv;        // [channels, DeltaNetSpec::conv]; the last column is the current token's
+  Vector a;           // [value_heads]
+  Vector dt_bias;     // [value_heads]
+  Vector norm;        // [head_dim]
+  Matrix output;      // [hidden, value_heads * head_dim]
+};
+
 // A role whose tensor is absent is empty. Tensors that a file holds fused (attn_qkv; gate and up in
 // ffn_up) are split into their roles.
 struct LayerWeights {
   Vector attn_norm;         // [hidden]
-  Matrix attn_q;            // [heads * head_dim, hidden]
+  Matrix attn_q;            // [LayerSpec::q_rows(), hidden]
   Matrix attn_k;            // [kv_heads * head_dim, hidden]
   Matrix attn_v;            // [kv_heads * head_dim, hidden]
-  Vector attn_q_bias;       // [heads * head_dim]
+  Vector attn_q_bias;       // [LayerSpec::q_rows()]
   Vector attn_k_bias;       // [kv_heads * head_dim]
   Vector attn_v_bias;       // [kv_heads * head_dim]
   Vector attn_q_norm;       // [head_dim], or [heads * head_dim] if QkNorm::kProjection
@@ -74,6 +93,7 @@ struct LayerWeights {
   Vector ffn_down_bias;     // [hidden]
   Vector ffn_post_norm;     // [hidden]
   ExpertWeights experts;
+  DeltaNetWeights delta;
 };
 
 struct ModelWeights {

@@ -277,7 +277,9 @@ absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
     ORCD_ASSIGN_OR_RETURN(spec.skipped_layers, keys.Count(kPredictLayers, layers - 1));
   }
   ORCD_ASSIGN_OR_RETURN(spec.hidden, keys.Size("embedding_length", kMaxHidden));
-  ORCD_ASSIGN_OR_RETURN(layer.ffn, keys.SizeOfLayers("feed_forward_length", kMaxFfn, layers));
+  if (keys.Has(kFeedForward) || !IsAmong(own_keys, kFeedForward)) {
+    ORCD_ASSIGN_OR_RETURN(layer.ffn, keys.SizeOfLayers(kFeedForward, kMaxFfn, layers));
+  }
   ORCD_ASSIGN_OR_RETURN(spec.context_length, keys.Size("context_length", kMaxContextLength));
   ORCD_RETURN_IF_ERROR(CheckGraphKeys(keys, own_keys, spec.context_length));
   ORCD_RETURN_IF_ERROR(ReadHeads(keys, layers, spec.hidden, layer));

@@ -17,14 +17,19 @@ inline constexpr TensorRule kDecoderTensors[] = {
     {"token_embd.weight", &ModelWeights::token_embd, Dim::kVocab, Dim::kHidden},
     {"output_norm.weight", &ModelWeights::output_norm, Dim::kHidden},
     Optional({"output.weight", &ModelWeights::output, Dim::kVocab, Dim::kHidden}),
-    {"attn_q.weight", &LayerWeights::attn_q, Dim::kQ, Dim::kHidden},
-    {"attn_k.weight", &LayerWeights::attn_k, Dim::kKv, Dim::kHidden},
-    {"attn_v.weight", &LayerWeights::attn_v, Dim::kKv, Dim::kHidden},
-    Optional({"attn_q.bias", &LayerWeights::attn_q_bias, Dim::kQ}),
-    Optional({"attn_k.bias", &LayerWeights::attn_k_bias, Dim::kKv}),
-    Optional({"attn_v.bias", &LayerWeights::attn_v_bias, Dim::kKv}),
-    {"attn_output.weight", &LayerWeights::attn_output, Dim::kHidden, Dim::kQ},
-    Optional({"attn_output.bias", &LayerWeights::attn_output_bias, Dim::kHidden}),
+    {"attn_q.weight", &LayerWeights::attn_q, Dim::kQRows, Dim::kHidden, LayerPart::kAttention},
+    {"attn_k.weight", &LayerWeights::attn_k, Dim::kKv, Dim::kHidden, LayerPart::kAttention},
+    {"attn_v.weight", &LayerWeights::attn_v, Dim::kKv, Dim::kHidden, LayerPart::kAttention},
+    Optional(
+        {"attn_q.bias", &LayerWeights::attn_q_bias, Dim::kQRows, Dim::kOne, LayerPart::kAttention}),
+    Optional(
+        {"attn_k.bias", &LayerWeights::attn_k_bias, Dim::kKv, Dim::kOne, LayerPart::kAttention}),
+    Optional(
+        {"attn_v.bias", &LayerWeights::attn_v_bias, Dim::kKv, Dim::kOne, LayerPart::kAttention}),
+    {"attn_output.weight", &LayerWeights::attn_output, Dim::kHidden, Dim::kQ,
+     LayerPart::kAttention},
+    Optional({"attn_output.bias", &LayerWeights::attn_output_bias, Dim::kHidden, Dim::kOne,
+              LayerPart::kAttention}),
     {"ffn_gate.weight", &LayerWeights::ffn_gate, Dim::kFfn, Dim::kHidden, LayerPart::kFfn},
     {"ffn_up.weight", &LayerWeights::ffn_up, Dim::kFfn, Dim::kHidden, LayerPart::kFfn},
     {"ffn_down.weight", &LayerWeights::ffn_down, Dim::kHidden, Dim::kFfn, LayerPart::kFfn},
@@ -76,13 +81,14 @@ inline constexpr TensorRule kRopeFactors[] = {
 inline constexpr std::string_view kSlidingWindow = "attention.sliding_window";
 inline constexpr std::string_view kExpertCount = "expert_count";
 inline constexpr std::string_view kPredictLayers = "nextn_predict_layers";
+inline constexpr std::string_view kFeedForward = "feed_forward_length";
 
 // Describes a model whose layers are alike, with what the shared keys say: sizes, heads, RoPE and
 // its scaling, the scale of scores, norm epsilon, vocabulary. `own_keys` names the keys of
 // kGraphKeys (in decoder.cc), which change what is computed, and the kinds of models that the
 // architecture reads itself (kExpertCount; of kPredictLayers the last layers are left out); if the
-// file sets another one, the result is kUnimplemented. Other errors are those of
-// Architecture::read.
+// file sets another one, the result is kUnimplemented. With kFeedForward that key may be missing,
+// and the layers' `ffn` is 0 then. Other errors are those of Architecture::read.
 absl::StatusOr<ModelSpec> ReadDecoder(const Keys& keys, RopeKind rope,
                                       std::initializer_list<std::string_view> own_keys = {},
                                       NormKind norm = NormKind::kRms);

@@ -27,6 +27,12 @@ inline constexpr TensorRule kSharedExpertTensors[] = {
      LayerPart::kSharedExpert},
 };
 
+// ExpertsSpec::shared_gated.
+inline constexpr TensorRule kSharedRouterTensors[] = {
+    {"ffn_gate_inp_shexp.weight", &ExpertWeights::shared_router, Dim::kHidden, Dim::kOne,
+     LayerPart::kSharedExpert},
+};
+
 // The properties that the experts of a family's files share.
 struct ExpertsFamily {
   RouterScore score = RouterScore::kSoftmax;

@@ -5,11 +5,6 @@
 namespace orcd {
 namespace {
 
-constexpr TensorRule kSharedRouter[] = {
-    {"ffn_gate_inp_shexp.weight", &ExpertWeights::shared_router, Dim::kHidden, Dim::kOne,
-     LayerPart::kSharedExpert},
-};
-
 absl::Status CheckRopeBase(const Keys& keys) {
   constexpr std::string_view kBase = "rope.freq_base";
   if (keys.Has(kBase)) return absl::OkStatus();
@@ -54,6 +49,6 @@ constinit const Architecture kQwen2Moe = {
     .status = "random models, by a program of the tests",
     .read = ReadMoe,
     .tensors = {kDecoderTensors, kPreNorms, kQkvBiases, kExpertTensors, kSharedExpertTensors,
-                kSharedRouter}};
+                kSharedRouterTensors}};
 
 }  // namespace orcd
