@@ -107,7 +107,13 @@ enum class TapPoint {
   kKNorm,
   kQRope,
   kKRope,
-  kAttn,  // heads concatenated
+  kAttn,          // heads concatenated
+  kAttnGated,     // only of gated attention
+  kDeltaQkv,      // these only of recurrent layers, by the names of DeltaNetSpec: u
+  kDeltaConv,     // q, k and v after the convolution and the norms
+  kDeltaFactors,  // exp(ssm_a softplus(…)) of all heads, then sigmoid(b) of all heads
+  kDeltaOut,      // o
+  kDeltaGated,    // ssm_norm(o) silu(z)
   kAttnOutput,
   kAttnPostNorm,  // only where the layer has post norms
   kAttnResidual,
@@ -137,6 +143,12 @@ constexpr const char* NameOf(TapPoint point) {
                                     "q_rope",
                                     "k_rope",
                                     "attn",
+                                    "attn_gated",
+                                    "delta_qkv",
+                                    "delta_conv",
+                                    "delta_factors",
+                                    "delta_out",
+                                    "delta_gated",
                                     "attn_output",
                                     "attn_post_norm",
                                     "attn_residual",
@@ -182,9 +194,9 @@ struct StepBatch {
 
 // The results of one sequence's part of a step.
 struct PartResult {
-  // True if every key and value of the slot is finite, since the sequence began there and including
-  // this step's tokens and right drafts. Once false it stays false until another sequence begins in
-  // the slot, since later keys and values follow from that one.
+  // True if every key, value and recurrent state of the slot is finite, since the sequence began
+  // there and including this step's tokens and right drafts. Once false it stays false until
+  // another sequence begins in the slot, since later keys and values follow from that one.
   bool finite = true;
   // The drawn tokens, in order of position: if `sample` was set, one and one more for each draft
   // that was right; else none.
