@@ -210,6 +210,14 @@ class Forward {
   // Multiplies the rows that `tables` name: x of experts' inputs to `experts.y`.
   absl::Status MultiplyExperts(const Step& step, int layer, const Activations& x,
                                const ExpertTables& tables);
+  // The product of the layer's experts by gate and up, or `down`, without x and epilogue.
+  ExpertMatmulArgs ExpertProduct(int layer, const ExpertTables& tables, int tokens,
+                                 bool down = false) const;
+  // Both of the above for a step of one token, whose rows are not gathered (OneToken). If
+  // AddsOneToken, the sum of the outputs is in `experts.out`, otherwise they are in `experts.y`.
+  absl::Status MultiplyOneToken(const Step& step, int layer, const Activations& x,
+                                const ExpertTables& tables);
+  static bool AddsOneToken(const Step& step, const ExpertsSpec& spec);
   absl::Status TapExperts(const Step& step, int layer, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
   absl::Status TapHead(const Step& step);

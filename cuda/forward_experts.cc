@@ -59,8 +59,19 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
   const ExpertBuffers& b = buffers_.experts;
   ExpertTables tables = b.tables;
   if (RouterOutputs(spec) == spec.count) tables.shared_weights = nullptr;
-  ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
-  ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, x, tables));
+  branch_ = {.partials = b.out,
+             .splits = 1,
+             .partials_tokens = step.shape.tokens,
+             .post_norm = w.ffn_post_norm,
+             .post_norm_point = kFfnPostNorm,
+             .layer = layer};
+  if (kernels_.fuses && step.shape.tokens == 1 && MultipliesOneToken(spec, spec_.hidden)) {
+    ORCD_RETURN_IF_ERROR(MultiplyOneToken(step, layer, x, tables));
+    if (AddsOneToken(step, spec)) return absl::OkStatus();
+  } else {
+    ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
+    ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, x, tables));
+  }
   CombineExpertsArgs combine = {.spec = spec,
                                 .tables = tables,
                                 .y = b.y,
@@ -81,13 +92,11 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
     combine.shared_tokens = products_tokens_;
   }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(combine, step.stream), "adding experts");
-  branch_ = {.partials = b.out,
-             .splits = 1,
-             .partials_tokens = step.shape.tokens,
-             .post_norm = w.ffn_post_norm,
-             .post_norm_point = kFfnPostNorm,
-             .layer = layer};
   return absl::OkStatus();
+}
+
+bool Forward::AddsOneToken(const Step& step, const ExpertsSpec& spec) {
+  return step.tap == nullptr && spec.shared_ffn == 0;
 }
 
 absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTables& tables) {
@@ -125,7 +134,6 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTab
 absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activations& x,
                                       const ExpertTables& tables) {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
-  const DeviceExperts& w = weights_.layers()[layer].experts;
   const ExpertBuffers& b = buffers_.experts;
   const int tokens = step.shape.tokens;
   const int max_rows = MaxExpertRows(spec, tokens);
@@ -139,24 +147,59 @@ absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activat
           step.stream),
       "sorting tokens by expert");
   ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, spec.ffn));
-  const int tile_rows = ExpertTileRows(spec, tokens);
-  ExpertMatmulArgs args = {.tiles = tables.tiles,
-                           .max_tiles = MaxExpertTiles(spec, tokens, tile_rows),
-                           .tile_rows = tile_rows};
+  ExpertMatmulArgs args = ExpertProduct(layer, tables, tokens);
   args.x = inputs;
-  args.experts = w.gate_up;
-  args.expert_rows = w.gate_up.rows / spec.count;
   args.epilogue = SwiGlu{gated, spec_.layers[layer].activation};
-  args.stored_rows = 2 * spec.ffn;
-  args.bias = w.gate_up_bias;
   ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
                             "a product of experts");
+  args = ExpertProduct(layer, tables, tokens, /*down=*/true);
   args.x = gated;
-  args.experts = w.down;
-  args.expert_rows = w.down.rows / spec.count;
   args.epilogue = StoreF32{b.y, spec_.hidden};
-  args.stored_rows = spec_.hidden;
-  args.bias = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
+                            "a product of experts");
+  return absl::OkStatus();
+}
+
+ExpertMatmulArgs Forward::ExpertProduct(int layer, const ExpertTables& tables, int tokens,
+                                        bool down) const {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const DeviceExperts& w = weights_.layers()[layer].experts;
+  const TiledMatrix& experts = down ? w.down : w.gate_up;
+  const int tile_rows = ExpertTileRows(spec, tokens);
+  return {.experts = experts,
+          .expert_rows = experts.rows / spec.count,
+          .tiles = tables.tiles,
+          .max_tiles = MaxExpertTiles(spec, tokens, tile_rows),
+          .tile_rows = tile_rows,
+          .stored_rows = down ? spec_.hidden : 2 * spec.ffn,
+          .bias = down ? nullptr : w.gate_up_bias};
+}
+
+absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Activations& x,
+                                       const ExpertTables& tables) {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const ExpertBuffers& b = buffers_.experts;
+  const Activations gated = View(buffers_.gated, spec.used);
+  // Nothing may come between the choice and the products.
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, spec.ffn));
+  ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
+  ExpertMatmulArgs args = ExpertProduct(layer, tables, /*tokens=*/1);
+  args.x = x;
+  args.epilogue = SwiGlu{gated, spec_.layers[layer].activation};
+  args.one_token = OneToken::kSharedRow;
+  ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
+                            "a product of experts");
+  args = ExpertProduct(layer, tables, /*tokens=*/1, /*down=*/true);
+  args.x = gated;
+  args.one_token = OneToken::kOwnRows;
+  if (AddsOneToken(step, spec)) {
+    args.epilogue = SumOfChoices{.weights = tables.weights,
+                                 .bias = weights_.layers()[layer].experts.down_bias,
+                                 .scale = 1 / kSwiGluScale,
+                                 .out = b.out};
+  } else {
+    args.epilogue = StoreF32{b.y, spec_.hidden};
+  }
   ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),
                             "a product of experts");
   return absl::OkStatus();

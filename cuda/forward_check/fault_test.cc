@@ -573,6 +573,30 @@ std::vector<Fault> FaultsOfExperts() {
        [](const Step& s) { Hasten<CombineExpertsArgs>(s, 1); }, "of the shared expert's product",
        "qwen2moe"},
 
+      // One token's experts are not gathered, and `down` adds them up.
+      {"one_tokens_down_before_gate_and_up", kQ4, kOne,
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); },
+       "a product of experts has the wrong launch before it", "qwen3moe"},
+      {"one_tokens_experts_before_their_choice", kQ4, kOne,
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); },
+       "a product of experts has the wrong launch before it", "qwen3moe"},
+      {"one_tokens_experts_without_weights", kQ4, kOne,
+       [](const Step& s) {
+         SumOfChoices& sum = std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue);
+         sum.weights = reinterpret_cast<const float*>(s.buffers.experts.tables.rows);
+       },
+       "a product of experts has the wrong table of experts", "qwen3moe"},
+      {"no_bias_of_one_tokens_down", kQ4, kOne,
+       [](const Step& s) {
+         std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue).bias = nullptr;
+       },
+       "layer 2 has keys and values", "gpt_oss"},
+      {"one_tokens_sum_at_another_scale", kQ4, kOne,
+       [](const Step& s) {
+         std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue).scale = 1;
+       },
+       "layer 2 has keys and values", "qwen3moe"},
+
       // --- Weights. ---
       {"router_of_another_layer", kQ4, kOne,
        [](const Step& s) { Get<RouterArgs>(s, 1).weights = s.weights.layers()[0].experts.router; },

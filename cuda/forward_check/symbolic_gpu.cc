@@ -283,7 +283,9 @@ void SymbolicGpu::Run() {
   for (const KernelLaunch& launch : recorded_) {
     if (launch.stream != stream_) Complain("a launch is on another stream");
     if (problem_.empty()) std::visit([this](const auto& args) { Perform(args); }, launch.args);
+    before_ = &launch;
   }
+  before_ = nullptr;
   recorded_.clear();
 }
 
@@ -732,8 +734,8 @@ void SymbolicGpu::Perform(const GatherExpertRowsArgs& args) {
 
 void SymbolicGpu::Perform(const ExpertMatmulArgs& args) {
   Launch launch(*this, "a product of experts");
-  const Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.experts.cols),
-                                "the experts' rows");
+  Symbol x = launch.Whole(args.x.data, ActivationBytes(args.x.tokens, args.experts.cols),
+                          "the experts' rows");
   const Symbol choice =
       launch.Choice(args.tiles, int64_t{args.max_tiles} * sizeof(ExpertTile), kTilesPart);
   Weights weights;
@@ -743,15 +745,42 @@ void SymbolicGpu::Perform(const ExpertMatmulArgs& args) {
   launch.Expect(args.experts.row_tiles() == placed->row_tiles, "experts");
   launch.Expect(args.expert_rows == placed->expert_rows, "rows of an expert");
   launch.Expect(args.stored_rows == placed->stored_rows, "rows of an expert to store");
+  const bool one = args.one_token != OneToken::kNo;
+  if (one) launch.ExpectRows(1);
+  if (args.one_token == OneToken::kSharedRow) {
+    launch.Expect(std::holds_alternative<ChooseExpertsArgs>(before_->args), "launch before it");
+    x = Sorted(x, choice);
+  } else if (one) {
+    const auto* const before = std::get_if<ExpertMatmulArgs>(&before_->args);
+    launch.Expect(before != nullptr && before->one_token == OneToken::kSharedRow &&
+                      before->tiles == args.tiles,
+                  "launch before it");
+  }
   const Symbol bias = launch.Vector(args.bias, args.experts.rows, "a bias of experts");
   const Symbol product = ExpertProduct(weights.symbol, x, choice, bias);
+  // Rows of y: those of the tiles.
+  const int rows = one ? args.max_tiles * kExpertRowAlign : args.x.tokens;
   if (const auto* const swiglu = std::get_if<SwiGlu>(&args.epilogue)) {
-    launch.Expect(swiglu->out.tokens == args.x.tokens, "rows");
+    launch.Expect(one ? swiglu->out.tokens >= args.max_tiles && args.x.tokens == kExpertRowAlign
+                      : swiglu->out.tokens == args.x.tokens,
+                  "rows");
     launch.WriteColumns(swiglu->out, args.stored_rows / 2, {Gate(product, swiglu->activation)});
     return;
   }
+  launch.Expect(!one || args.x.tokens >= args.max_tiles, "rows");
+  if (const auto* const sum = std::get_if<SumOfChoices>(&args.epilogue)) {
+    launch.Expect(one, "epilogue");
+    const int64_t bytes = int64_t{args.max_tiles} * 4;
+    launch.Expect(launch.Choice(sum->weights, bytes, kWeightsPart) == choice, "weights");
+    const int experts = args.experts.rows / args.expert_rows;
+    const Symbol added =
+        launch.Vector(sum->bias, int64_t{experts} * args.stored_rows, "a bias of experts");
+    launch.Write(sum->out, int64_t{args.stored_rows} * 4,
+                 {Combined(product, choice, added, -1, sum->scale, false), RowPart(1, 0, 0, 0)});
+    return;
+  }
   const auto& store = std::get<StoreF32>(args.epilogue);
-  launch.Write(store.y, int64_t{args.x.tokens} * store.stride * 4, {product});
+  launch.Write(store.y, int64_t{rows} * store.stride * 4, {product});
 }
 
 void SymbolicGpu::Perform(const CombineExpertsArgs& args) {

@@ -229,6 +229,8 @@ class SymbolicGpu {
   // Rows that the current layer computes: the step's tokens, and logit rows once they are gathered.
   int rows_ = 0;
   std::vector<KernelLaunch> recorded_;
+  // The launch before the one that is performed; null for the first.
+  const KernelLaunch* before_ = nullptr;
   Symbols symbols_;
   SymbolicMemory memory_;
   // The model's matrices and vectors by address, and what is known of each matrix.

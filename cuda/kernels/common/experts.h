@@ -28,6 +28,9 @@ namespace orcd::cuda {
 inline constexpr int kMaxGpuExperts = 1024;
 inline constexpr int kMaxGpuExpertsUsed = 32;
 
+// Most experts of a token that are multiplied without gathered rows (MultipliesOneToken).
+inline constexpr int kMaxOneTokenChoices = 16;
+
 // Rows of activations that tensor cores take together.
 inline constexpr int kExpertRowAlign = 8;
 
@@ -114,10 +117,40 @@ struct GatherExpertRowsArgs {
 };
 cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_t stream);
 
+// True if a step of one token multiplies such experts without gathered rows (OneToken), in sets of
+// kernels that fuse (KernelSet::fuses).
+constexpr bool MultipliesOneToken(const ExpertsSpec& spec, int hidden) {
+  // Columns of all rows that a block holds in shared memory.
+  constexpr int kMostCols = 48 * 1024;
+  return spec.used <= kMaxOneTokenChoices && hidden <= kMostCols / 2 &&
+         int64_t{spec.used + spec.used % 2} * (spec.ffn + kActivationCols) <= kMostCols;
+}
+
+// The rows of x that the tiles of a step of one token multiply. Tile i is its choice i.
+enum class OneToken : uint8_t {
+  // The step is not taken so.
+  kNo,
+  // Gate and up, right after LaunchChooseExperts of one token, whose end x is read before: all
+  // tiles
+  // multiply row 0, and tile i makes row i of SwiGlu::out.
+  kSharedRow,
+  // `down`, right after a product of the same tiles with kSharedRow: tile i multiplies row i.
+  kOwnRows,
+};
+
+// Writes what LaunchCombineExperts makes of one token's products, without a shared expert; for
+// OneToken::kOwnRows.
+struct SumOfChoices {
+  const float* weights = nullptr;  // ExpertTables::weights
+  const float* bias = nullptr;     // CombineExpertsArgs::bias
+  float scale = 1;
+  float* out = nullptr;  // [rows of an expert without padding]
+};
+
 // Products of experts: row r of the result is W[expert of r] x[r]. One split of K whatever the
 // shape (numeric_contract.h). Rows outside of tiles are neither written nor looked at.
 struct ExpertMatmulArgs {
-  Activations x = {};  // [max rows, cols]
+  Activations x = {};  // [max rows, cols]; by `one_token`
   // The experts' matrices of one shape, one below the other; each has a multiple of 16 rows.
   TiledMatrix experts = {};
   int expert_rows = 0;
@@ -126,11 +159,12 @@ struct ExpertMatmulArgs {
   int tile_rows = 0;  // ExpertTileRows
   // StoreF32 has no partials to sum; its stride is at least the rows of an expert without padding,
   // `stored_rows`, of which no others are written.
-  std::variant<StoreF32, SwiGlu> epilogue = {};
+  std::variant<StoreF32, SwiGlu, SumOfChoices> epilogue = {};
   int stored_rows = 0;
   // SwiGlu: [count, expert_rows], what is added to the products, in the order of the tiles' rows;
   // null: none.
   const float* bias = nullptr;
+  OneToken one_token = OneToken::kNo;
 };
 
 // out = the sum over a token's choices, by ascending expert, of weight * (scale * y + bias), and

@@ -184,8 +184,10 @@ template <int kLaneKeys>
 __global__ void __launch_bounds__(32)
     ChooseOneKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
-  LaunchDependents();
   WaitForDependency();
+  // Only now, so that the next kernel may read what the kernels before this one wrote
+  // (OneToken::kSharedRow).
+  LaunchDependents();
   static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
   const ExpertsSpec& spec = args.spec;
   const ExpertTables& tables = args.tables;

@@ -1,4 +1,5 @@
-// Entry points of the products of experts: dispatches on the format to gemm_experts_….cu.
+// Entry points of the products of experts: dispatches one token to matvec_experts.cu, more by the
+// format to gemm_experts_….cu.
 #include "cuda/kernels/sm90/gemm_experts.cuh"
 #include "cuda/kernels/sm90/kernel_set.h"
 
@@ -20,9 +21,11 @@ MatmulParams ExpertProduct(const ExpertMatmulArgs& args) {
 
 cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& device,
                                    cudaStream_t stream) {
+  if (args.one_token != OneToken::kNo) return LaunchExpertMatvec(args, device, stream);
   constexpr int kMostTileRows = 256;
   if (!ExpertGemmTakes(args.experts.format) || args.expert_rows % kTileRows != 0 ||
-      args.tile_rows <= 0 || args.tile_rows > kMostTileRows) {
+      args.tile_rows <= 0 || args.tile_rows > kMostTileRows ||
+      std::holds_alternative<SumOfChoices>(args.epilogue)) {
     return cudaErrorInvalidValue;
   }
   if (args.max_tiles == 0) return cudaSuccess;
@@ -55,7 +58,8 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
 
 cudaError_t sm90::PrepareExpertGemmKernels() {
   return AnyError({gemm::PrepareExpertsOfBlocks(), gemm::PrepareExpertsOfRareBlocks(),
-                   gemm::PrepareExpertsOfSuperBlocks(), gemm::PrepareExpertsOfLevelBooks()});
+                   gemm::PrepareExpertsOfSuperBlocks(), gemm::PrepareExpertsOfLevelBooks(),
+                   PrepareExpertMatvecKernels()});
 }
 
 }  // namespace orcd::cuda

@@ -26,6 +26,7 @@ extern const KernelSet kKernels;
 cudaError_t PrepareMatvecKernels();
 cudaError_t PrepareGemmKernels();
 cudaError_t PrepareExpertGemmKernels();
+cudaError_t PrepareExpertMatvecKernels();
 cudaError_t PrepareDecodeAttentionKernels();
 cudaError_t PreparePrefillAttentionKernels();
 cudaError_t PrepareSampleKernel(int vocab);
@@ -34,6 +35,9 @@ cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cud
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
+// LaunchExpertGemm of one token (OneToken).
+cudaError_t LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceTraits& device,
+                               cudaStream_t stream);
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);
 cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits& device,
