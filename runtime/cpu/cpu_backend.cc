@@ -15,13 +15,16 @@
 #include "runtime/backend/batch_checker.h"
 #include "runtime/backend/drafts.h"
 #include "runtime/backend/kv_plan.h"
+#include "runtime/backend/state_cells.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/forward.h"
 #include "runtime/cpu/host_info.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/kv_caches.h"
+#include "runtime/cpu/numeric_identity.h"
 #include "runtime/cpu/ops.h"
 #include "runtime/cpu/prefault.h"
+#include "runtime/cpu/recurrent_states.h"
 #include "runtime/cpu/thread_pool.h"
 
 namespace orcd {
@@ -29,8 +32,10 @@ namespace {
 
 using cpu::AvailableMemoryBytes;
 using cpu::Forward;
+using cpu::ForwardLimits;
 using cpu::ForwardSequence;
 using cpu::KvCaches;
+using cpu::RecurrentStates;
 using cpu::ThreadPool;
 
 // A step of this size takes half a second for a model of half a billion parameters on two cores,
@@ -38,6 +43,12 @@ using cpu::ThreadPool;
 constexpr int kDefaultStepTokens = 128;
 // A CPU's step takes longer with every token, so that more drafts would not pay.
 constexpr int kMaxDrafts = 16;
+// Drafts of a step of a model with recurrent layers, of which inputs of every layer are kept.
+constexpr int kMaxStepDrafts = 32;
+// The cells of recurrent states, if the options do not give their size: this many, as far as they
+// fit into these bytes.
+constexpr int kDefaultStateCells = 16;
+constexpr int64_t kMaxDefaultStateBytes = int64_t{256} << 20;
 
 // State of a sequence that outlives a step.
 struct Slot {
@@ -66,6 +77,14 @@ struct DrawingPart {
 // sequence with all drafts.
 int MaxLogitRows(const BackendOptions& options) {
   return std::min(options.max_step_tokens, options.max_seqs + kMaxDrafts);
+}
+
+ForwardLimits LimitsOf(const ModelSpec& spec, const BackendOptions& options) {
+  return {.context = ContextOf(spec, options),
+          .step_tokens = options.max_step_tokens,
+          .seqs = options.max_seqs,
+          .logit_rows = MaxLogitRows(options),
+          .drafts = std::min(options.max_step_tokens, kMaxStepDrafts)};
 }
 
 absl::Status CheckOptions(const BackendOptions& options) {
@@ -97,13 +116,22 @@ absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const BackendOption
   return plan;
 }
 
-absl::Status CheckMemory(uint64_t weights, uint64_t kv, uint64_t activations, int64_t available) {
-  const uint64_t needed = weights + kv + activations;
+// Bytes of the recurrent states of slots and cells.
+uint64_t StateBytes(const ModelSpec& spec, const BackendOptions& options, int cells) {
+  const uint64_t states = static_cast<uint64_t>(options.max_seqs) + static_cast<uint64_t>(cells);
+  return states * spec.state_floats() * sizeof(float);
+}
+
+absl::Status CheckMemory(uint64_t weights, uint64_t kv, uint64_t states, uint64_t activations,
+                         int64_t available) {
+  const uint64_t needed = weights + kv + states + activations;
   if (needed <= static_cast<uint64_t>(available)) return absl::OkStatus();
+  const std::string of_states =
+      states > 0 ? absl::StrCat(", recurrent states ", states) : std::string();
   return MakeError(
       absl::StatusCode::kResourceExhausted,
       absl::StrCat("the model needs ", needed, " bytes of memory (weights ", weights, ", KV cache ",
-                   kv, ", activations ", activations, ") and ", available,
+                   kv, of_states, ", activations ", activations, ") and ", available,
                    " are available; lower kv_cache_bytes, max_seqs or max_step_tokens"),
       {.reason = "INSUFFICIENT_MEMORY", .subject = "memory"});
 }
@@ -126,7 +154,7 @@ class CpuBackend : public Backend {
  public:
   // `kv` and `forward` refer to `pool` and to each other and stay where they are.
   CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
-             std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv,
+             std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv, RecurrentStates states,
              std::unique_ptr<Forward> forward);
 
   const BackendInfo& info() const override { return info_; }
@@ -136,6 +164,10 @@ class CpuBackend : public Backend {
 
  private:
   void StartSlots(const StepBatch& batch);
+  void RestoreStates(const StepBatch& batch);
+  void SaveStates(const StepBatch& batch);
+  // Moves the slots' states on by the drafts that were right.
+  void AdvanceStates(const StepBatch& batch, const StepResult& result);
   void ResolveTokens(const StepBatch& batch);
   // Draws and scores after the step's layers.
   StepResult Results(const StepBatch& batch);
@@ -147,6 +179,7 @@ class CpuBackend : public Backend {
   const std::shared_ptr<const Model> model_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<KvCaches> kv_;
+  const RecurrentStates states_;
   const std::unique_ptr<Forward> forward_;
   const int max_logit_rows_;
   BackendInfo info_;
@@ -168,10 +201,11 @@ class CpuBackend : public Backend {
 
 CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
                        std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv,
-                       std::unique_ptr<Forward> forward)
+                       RecurrentStates states, std::unique_ptr<Forward> forward)
     : model_(std::move(model)),
       pool_(std::move(pool)),
       kv_(std::move(kv)),
+      states_(std::move(states)),
       forward_(std::move(forward)),
       max_logit_rows_(MaxLogitRows(options)),
       slots_(options.max_seqs),
@@ -179,6 +213,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.name = "cpu";
   info_.device = CpuDeviceName();
   info_.threads = pool_->threads();
+  info_.numeric_identity = CpuNumericIdentity(options.kv_type);
   info_.max_seqs = options.max_seqs;
   info_.max_step_tokens = options.max_step_tokens;
   info_.block_tokens = options.block_tokens;
@@ -188,6 +223,13 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.max_in_flight = 1;
   info_.prompt_logprobs = true;
   info_.max_drafts = kMaxDrafts;
+  info_.recurrent = model_->spec().recurrent();
+  if (info_.recurrent) {
+    info_.max_step_drafts = LimitsOf(model_->spec(), options).drafts;
+    info_.state_cells = states_.cells();
+    info_.state_bytes = states_.bytes();
+    info_.state_cell_bytes = states_.cell_bytes();
+  }
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
@@ -205,8 +247,11 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   ORCD_RETURN_IF_ERROR(checker_->Check(batch));
   StartSlots(batch);
   ResolveTokens(batch);
+  RestoreStates(batch);
   forward_->Run(sequences_, batch.tap);
+  SaveStates(batch);
   StepResult result = Results(batch);
+  AdvanceStates(batch, result);
   // Results computed from a file that changed meanwhile must not pass for the model's. If the file
   // was only touched, the step waits until its bytes have been checked against the digest.
   if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
@@ -242,6 +287,28 @@ void CpuBackend::StartSlots(const StepBatch& batch) {
   }
 }
 
+void CpuBackend::RestoreStates(const StepBatch& batch) {
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.restore_state < 0) continue;
+    cpu::CopyState(*pool_, states_.cell(seq.restore_state), states_.slot(seq.slot));
+  }
+}
+
+void CpuBackend::SaveStates(const StepBatch& batch) {
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.save_state < 0) continue;
+    cpu::CopyState(*pool_, states_.slot(seq.slot), states_.cell(seq.save_state));
+  }
+}
+
+void CpuBackend::AdvanceStates(const StepBatch& batch, const StepResult& result) {
+  if (!info_.recurrent) return;
+  for (size_t i = 0; i < batch.seqs.size(); ++i) {
+    if (batch.seqs[i].drafts.empty()) continue;
+    forward_->AdvanceState(i, std::ssize(result.parts[i].samples) - 1);
+  }
+}
+
 void CpuBackend::ResolveTokens(const StepBatch& batch) {
   tokens_.clear();
   sequences_.clear();
@@ -253,7 +320,9 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
     tokens_.insert(tokens_.end(), seq.drafts.begin(), seq.drafts.end());
     sequences_.push_back({.tokens = std::span(tokens_).subspan(first),
                           .first_position = seq.start_position,
-                          .blocks = {seq.blocks, seq.window_blocks}});
+                          .blocks = {seq.blocks, seq.window_blocks},
+                          .drafts = std::ssize(seq.drafts),
+                          .state = states_.slot(seq.slot)});
   }
 }
 
@@ -266,7 +335,7 @@ StepResult CpuBackend::Results(const StepBatch& batch) {
   for (size_t i = 0; i < batch.seqs.size(); ++i) {
     const StepSequence& seq = batch.seqs[i];
     const int64_t tokens = std::ssize(seq.tokens);
-    const int64_t finite_rows = forward_->FiniteKvRows(i);
+    const int64_t finite_rows = forward_->FiniteRows(i);
     bool& finite = slots_[seq.slot].finite;
     finite = finite && finite_rows >= tokens;
     result.parts[i].finite = finite;
@@ -347,12 +416,18 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   }
   const ModelSpec& spec = model->spec();
   const int64_t available = AvailableMemoryBytes();
-  const uint64_t activations =
-      Forward::ActivationBytes(spec, options.max_step_tokens, MaxLogitRows(options));
-  ORCD_ASSIGN_OR_RETURN(const KvPlan plan,
-                        ChooseKvBlocks(spec, options, available,
-                                       static_cast<int64_t>(model->size_bytes() + activations)));
-  ORCD_RETURN_IF_ERROR(CheckMemory(model->size_bytes(), plan.bytes(), activations, available));
+  const ForwardLimits limits = LimitsOf(spec, options);
+  const uint64_t activations = Forward::ActivationBytes(spec, limits);
+  const int64_t cell_bytes = spec.state_floats() * static_cast<int64_t>(sizeof(float));
+  const int cells = StateCells(options, cell_bytes,
+                               std::min(kDefaultStateCells * cell_bytes, kMaxDefaultStateBytes));
+  const uint64_t state_bytes = StateBytes(spec, options, cells);
+  ORCD_ASSIGN_OR_RETURN(
+      const KvPlan plan,
+      ChooseKvBlocks(spec, options, available,
+                     static_cast<int64_t>(model->size_bytes() + state_bytes + activations)));
+  ORCD_RETURN_IF_ERROR(
+      CheckMemory(model->size_bytes(), plan.bytes(), state_bytes, activations, available));
 
   auto pool =
       std::make_unique<ThreadPool>(options.threads > 0 ? options.threads : cpu::UsableCores());
@@ -360,14 +435,14 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                         KvCaches::Create(spec, options.block_tokens, options.kv_type, plan.blocks,
                                          plan.window_blocks));
   auto kv = std::make_unique<KvCaches>(std::move(caches));
-  ORCD_ASSIGN_OR_RETURN(
-      auto forward,
-      Forward::Create(spec, model->weights(), ContextOf(spec, options), cpu::BestKernels(), *pool,
-                      *kv, options.max_step_tokens, options.max_seqs, MaxLogitRows(options)));
+  ORCD_ASSIGN_OR_RETURN(RecurrentStates states,
+                        RecurrentStates::Create(spec.state_floats(), options.max_seqs, cells));
+  ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(spec, model->weights(), cpu::BestKernels(),
+                                                      *pool, *kv, limits));
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),
-                                      std::move(forward));
+                                      std::move(states), std::move(forward));
 }
 
 int64_t DefaultKvCacheBytes(int64_t available, int64_t others) {

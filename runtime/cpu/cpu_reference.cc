@@ -30,14 +30,16 @@ class CpuReference : public LayerReference {
         pool_(std::move(pool)),
         kv_(std::move(kv)),
         forward_(std::move(forward)),
-        blocks_(kv_->whole.blocks()) {
+        blocks_(kv_->whole.blocks()),
+        state_(model_->spec().state_floats()) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
   }
 
   void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                 ActivationTap& tap) override {
-    forward_->RunLayer({.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}}, layer,
-                       input, tap);
+    forward_->RunLayer(
+        {.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}, .state = state_},
+        layer, input, tap);
   }
   void RunHead(std::span<const float> input, ActivationTap& tap) override {
     forward_->RunHeadOn(input, tap);
@@ -50,6 +52,8 @@ class CpuReference : public LayerReference {
   const std::unique_ptr<Forward> forward_;
   // The same in both caches.
   std::vector<int32_t> blocks_;
+  // Recurrent, and empty before each layer's first position.
+  std::vector<float> state_;
 };
 
 }  // namespace
@@ -62,9 +66,9 @@ absl::StatusOr<std::unique_ptr<LayerReference>> CreateCpuReference(
   ORCD_ASSIGN_OR_RETURN(KvCaches caches,
                         KvCaches::Create(spec, kBlockTokens, KvType::kF16, blocks, blocks));
   auto kv = std::make_unique<KvCaches>(std::move(caches));
-  ORCD_ASSIGN_OR_RETURN(
-      auto forward, Forward::Create(spec, model->weights(), context, cpu::BestKernels(), *pool, *kv,
-                                    max_tokens, /*max_seqs=*/1, /*max_logit_rows=*/1));
+  ORCD_ASSIGN_OR_RETURN(auto forward,
+                        Forward::Create(spec, model->weights(), cpu::BestKernels(), *pool, *kv,
+                                        {.context = context, .step_tokens = max_tokens}));
   return std::make_unique<CpuReference>(std::move(model), std::move(pool), std::move(kv),
                                         std::move(forward));
 }

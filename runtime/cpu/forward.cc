@@ -46,71 +46,84 @@ std::vector<RopeSpec> DistinctRopes(const ModelSpec& spec) {
 
 }  // namespace
 
-ForwardBuffers::ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logit_rows,
-                               float* memory) {
+ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const ForwardLimits& limits, float* memory) {
   Carver carver(memory);
+  const int64_t rows = limits.step_tokens;
+  // Sizes of attention are the same in all layers.
   const LayerSpec& layer = spec.layers[0];
   const FfnSizes ffn_sizes(spec);
+  const DeltaSizes delta_sizes(spec);
   residual = carver.Take(rows, spec.hidden);
   normed = carver.Take(rows, spec.hidden);
   q = carver.Take(rows, layer.q_size());
   k = carver.Take(rows, layer.kv_size());
   v = carver.Take(rows, layer.kv_size());
   attention = carver.Take(rows, layer.q_size());
+  q_gated = carver.Take(rows, layer.gated_attention ? layer.q_rows() : 0);
+  gate = carver.Take(rows, layer.gated_attention ? layer.q_size() : 0);
   block_out = carver.Take(rows, spec.hidden);
+  delta.qkv = carver.Take(rows, delta_sizes.channels);
+  delta.convolved = carver.Take(rows, delta_sizes.channels);
+  delta.gate = carver.Take(rows, delta_sizes.values);
+  delta.out = carver.Take(rows, delta_sizes.values);
+  delta.raw_factors = carver.Take(rows, delta_sizes.factors);
+  delta.factors = carver.Take(rows, delta_sizes.factors);
+  delta.drafts = carver.Take(limits.drafts, delta_sizes.draft);
   ffn.gate = carver.Take(rows, ffn_sizes.gate);
   ffn.up = carver.Take(rows, ffn_sizes.gate);
   ffn.router = carver.Take(rows, ffn_sizes.router);
   ffn.expert_rows = carver.Take(rows, ffn_sizes.expert_rows);
   angles = carver.Take(rows, std::ssize(DistinctRopes(spec)) * layer.head_dim);
-  head_in = carver.Take(logit_rows, spec.hidden);
-  logits = carver.Take(logit_rows, spec.vocab);
+  head_in = carver.Take(limits.logit_rows, spec.hidden);
+  logits = carver.Take(limits.logit_rows, spec.vocab);
   floats = carver.taken();
 }
 
-absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(
-    const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
-    ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs, int max_logit_rows) {
-  ORCD_ASSIGN_OR_RETURN(
-      MappedMemory memory,
-      MappedMemory::Create(ActivationBytes(spec, max_step_tokens, max_logit_rows), "activations"));
-  return std::unique_ptr<Forward>(new Forward(spec, weights, context, kernels, pool, caches,
-                                              max_step_tokens, max_seqs, max_logit_rows,
-                                              std::move(memory)));
+absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelSpec& spec,
+                                                         const ModelWeights& weights,
+                                                         const KernelTable& kernels,
+                                                         ThreadPool& pool, KvCaches& caches,
+                                                         const ForwardLimits& limits) {
+  ORCD_ASSIGN_OR_RETURN(MappedMemory memory,
+                        MappedMemory::Create(ActivationBytes(spec, limits), "activations"));
+  return std::unique_ptr<Forward>(
+      new Forward(spec, weights, kernels, pool, caches, limits, std::move(memory)));
 }
 
-uint64_t Forward::ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_logit_rows) {
-  return ForwardBuffers(spec, max_step_tokens, max_logit_rows, nullptr).floats * sizeof(float);
+uint64_t Forward::ActivationBytes(const ModelSpec& spec, const ForwardLimits& limits) {
+  return ForwardBuffers(spec, limits, nullptr).floats * sizeof(float);
 }
 
-Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
-                 const KernelTable& kernels, ThreadPool& pool, KvCaches& caches,
-                 int max_step_tokens, int max_seqs, int max_logit_rows, MappedMemory memory)
+Forward::Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
+                 ThreadPool& pool, KvCaches& caches, const ForwardLimits& limits,
+                 MappedMemory memory)
     : spec_(spec),
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
       caches_(caches),
       memory_(std::move(memory)),
-      buffers_(spec, max_step_tokens, max_logit_rows,
-               reinterpret_cast<float*>(memory_.bytes().data())),
+      buffers_(spec, limits, reinterpret_cast<float*>(memory_.bytes().data())),
       matmul_(kernels, pool),
-      attention_(kernels, pool, spec, caches, max_step_tokens, max_seqs),
-      ffn_(kernels, pool, matmul_, spec, weights, buffers_.ffn, max_step_tokens) {
+      attention_(kernels, pool, spec, caches, limits.step_tokens, limits.seqs),
+      delta_nets_(kernels, pool, matmul_, spec, weights, buffers_.delta, limits.step_tokens,
+                  limits.seqs),
+      ffn_(kernels, pool, matmul_, spec, weights, buffers_.ffn, limits.step_tokens) {
   const std::vector<RopeSpec> ropes = DistinctRopes(spec);
   for (const RopeSpec& rope : ropes) {
-    ropes_.emplace_back(rope, RopeFrequencies(rope, weights, context));
+    ropes_.emplace_back(rope, RopeFrequencies(rope, weights, limits.context));
   }
   for (const LayerSpec& layer : spec.layers) {
     rope_of_layer_.push_back(std::ranges::find(ropes, layer.rope) - ropes.begin());
   }
-  kv_rows_.reserve(max_step_tokens);
-  attention_rows_.reserve(max_seqs);
+  kv_rows_.reserve(limits.step_tokens);
+  attention_rows_.reserve(limits.seqs);
+  delta_rows_.reserve(limits.seqs);
 }
 
 uint64_t Forward::workspace_bytes() const {
   return memory_.bytes().size() + matmul_.workspace_bytes() + attention_.workspace_bytes() +
-         ffn_.workspace_bytes();
+         delta_nets_.workspace_bytes() + ffn_.workspace_bytes();
 }
 
 std::span<float> Forward::activations() {
@@ -122,7 +135,7 @@ void Forward::Run(std::span<const ForwardSequence> sequences, ActivationTap* tap
   Embed(sequences);
   Tap(tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
   for (int layer = 0; layer < spec_.num_layers(); ++layer) {
-    RunAttention(layer, tap);
+    RunMixer(layer, tap);
     RunFfn(layer, tap);
   }
   if (tap != nullptr) TapHead(*tap);
@@ -137,7 +150,7 @@ void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<con
   } else {
     std::copy(input.begin(), input.end(), buffers_.residual);
   }
-  RunAttention(layer, &tap);
+  RunMixer(layer, &tap);
   RunFfn(layer, &tap);
 }
 
@@ -152,11 +165,17 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
   const bool windows = caches_.windows.has_value();
   kv_rows_.clear();
   attention_rows_.clear();
+  delta_rows_.clear();
   for (const ForwardSequence& sequence : sequences) {
     attention_rows_.push_back({.first_row = static_cast<int64_t>(kv_rows_.size()),
                                .rows = static_cast<int64_t>(sequence.tokens.size()),
                                .first_position = sequence.first_position,
                                .blocks = sequence.blocks});
+    delta_rows_.push_back({.first_row = static_cast<int64_t>(kv_rows_.size()),
+                           .rows = static_cast<int64_t>(sequence.tokens.size()),
+                           .drafts = sequence.drafts,
+                           .begins = sequence.first_position == 0,
+                           .state = sequence.state});
     for (size_t i = 0; i < sequence.tokens.size(); ++i) {
       const int64_t position = sequence.first_position + static_cast<int64_t>(i);
       const int64_t block = position / block_tokens;
@@ -169,6 +188,7 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
   }
   rows_ = static_cast<int64_t>(kv_rows_.size());
   attention_.Plan(attention_rows_);
+  if (spec_.recurrent()) delta_nets_.Plan(delta_rows_);
   ForRows(rows_, [&](int64_t row) {
     for (size_t rope = 0; rope < ropes_.size(); ++rope) {
       ropes_[rope].Angles(kv_rows_[row].position, Angles(row, rope));
@@ -176,7 +196,7 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
   });
 }
 
-int64_t Forward::FiniteKvRows(size_t sequence) const {
+int64_t Forward::FiniteRows(size_t sequence) const {
   const auto first = kv_rows_.begin() + attention_rows_[sequence].first_row;
   return std::find_if_not(first, first + attention_rows_[sequence].rows,
                           [](const KvRow& row) { return row.finite; }) -
@@ -247,24 +267,58 @@ void Forward::Rotate(int layer, int64_t row) {
   if (spec.temperature > 0) Scale(QueryScale(spec, kv_rows_[row].position), q);
 }
 
-void Forward::RunAttention(int layer, ActivationTap* tap) {
+void Forward::RunMixer(int layer, ActivationTap* tap) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& w = weights_.layers[layer];
   const ForwardBuffers& b = buffers_;
-  const int q_size = spec.q_size();
-  const int kv_size = spec.kv_size();
-
   const float* input = b.residual;
   if (spec.form != LayerForm::kPostNorm) {
     Norm(w.attn_norm, b.residual, rows_, b.normed);
     Tap(tap, kAttnNorm, layer, b.normed, rows_, spec_.hidden);
     input = b.normed;
   }
+  if (spec.recurrent()) {
+    RunDeltaNet(layer, input, tap);
+  } else {
+    RunAttention(layer, input, tap);
+  }
+  Tap(tap, kAttnOutput, layer, b.block_out, rows_, spec_.hidden);
+  AddToResidual(layer, w.attn_post_norm, kAttnPostNorm, tap);
+  Tap(tap, kAttnResidual, layer, b.residual, rows_, spec_.hidden);
+}
 
-  const Product inputs[] = {{&w.attn_q, w.attn_q_bias, input, rows_, b.q},
+void Forward::RunDeltaNet(int layer, const float* input, ActivationTap* tap) {
+  delta_nets_.Run(layer, input, rows_, buffers_.block_out, tap);
+  ForRows(rows_, [&](int64_t row) { kv_rows_[row].finite &= delta_nets_.IsFinite(layer, row); });
+}
+
+void Forward::Project(int layer, const float* input) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const LayerWeights& w = weights_.layers[layer];
+  const ForwardBuffers& b = buffers_;
+  float* const q = spec.gated_attention ? b.q_gated : b.q;
+  const Product inputs[] = {{&w.attn_q, w.attn_q_bias, input, rows_, q},
                             {&w.attn_k, w.attn_k_bias, input, rows_, b.k},
                             {&w.attn_v, w.attn_v_bias, input, rows_, b.v}};
   matmul_.Run(inputs);
+  if (!spec.gated_attention) return;
+  ForRows(rows_, [&](int64_t row) {
+    for (int64_t head = row * spec.heads; head < (row + 1) * spec.heads; ++head) {
+      const float* const from = b.q_gated + head * 2 * spec.head_dim;
+      std::copy_n(from, spec.head_dim, b.q + head * spec.head_dim);
+      std::copy_n(from + spec.head_dim, spec.head_dim, b.gate + head * spec.head_dim);
+    }
+  });
+}
+
+void Forward::RunAttention(int layer, const float* input, ActivationTap* tap) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const LayerWeights& w = weights_.layers[layer];
+  const ForwardBuffers& b = buffers_;
+  const int q_size = spec.q_size();
+  const int kv_size = spec.kv_size();
+
+  Project(layer, input);
   Tap(tap, kQ, layer, b.q, rows_, q_size);
   Tap(tap, kK, layer, b.k, rows_, kv_size);
   Tap(tap, kV, layer, b.v, rows_, kv_size);
@@ -291,12 +345,16 @@ void Forward::RunAttention(int layer, ActivationTap* tap) {
   attention_.Run(layer, w.attn_sinks, b.q, b.attention);
   Tap(tap, kAttn, layer, b.attention, rows_, q_size);
 
-  const Product output = {&w.attn_output, w.attn_output_bias, b.attention, rows_, b.block_out};
+  const float* heads = b.attention;
+  if (spec.gated_attention) {
+    ForRows(rows_, [&](int64_t row) {
+      kernels_.sigmoid_multiply(b.attention + row * q_size, q_size, b.gate + row * q_size);
+    });
+    Tap(tap, kAttnGated, layer, b.gate, rows_, q_size);
+    heads = b.gate;
+  }
+  const Product output = {&w.attn_output, w.attn_output_bias, heads, rows_, b.block_out};
   matmul_.Run({&output, 1});
-  Tap(tap, kAttnOutput, layer, b.block_out, rows_, spec_.hidden);
-
-  AddToResidual(layer, w.attn_post_norm, kAttnPostNorm, tap);
-  Tap(tap, kAttnResidual, layer, b.residual, rows_, spec_.hidden);
 }
 
 void Forward::RunFfn(int layer, ActivationTap* tap) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/attention.h"
+#include "runtime/cpu/delta_nets.h"
 #include "runtime/cpu/ffn.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/kv_caches.h"
@@ -28,13 +29,30 @@ struct ForwardSequence {
   std::span<const int32_t> tokens;
   int64_t first_position = 0;
   KvBlocks blocks;
+  // The last of the tokens that are guesses.
+  int64_t drafts = 0;
+  // Of a model with recurrent layers, ModelSpec::state_floats(): the state before the first token,
+  // which Run replaces by that after the last token that is no draft. What it holds does not matter
+  // before position 0.
+  std::span<float> state = {};
+};
+
+// The most of a Forward.
+struct ForwardLimits {
+  // Positions of a sequence.
+  int context = 0;
+  // Of a step: tokens, sequences, rows whose logits are computed together, and drafts if the model
+  // has recurrent layers.
+  int step_tokens = 0;
+  int seqs = 1;
+  int logit_rows = 1;
+  int drafts = 0;
 };
 
 // Addresses of a step's intermediate results; all row-major with a row for each token of the step.
 struct ForwardBuffers {
-  // For steps of up to `rows` tokens, `logit_rows` of which have logits. If `memory` is null, only
-  // `floats` is meaningful.
-  ForwardBuffers(const ModelSpec& spec, int64_t rows, int64_t logit_rows, float* memory);
+  // If `memory` is null, only `floats` is meaningful.
+  ForwardBuffers(const ModelSpec& spec, const ForwardLimits& limits, float* memory);
 
   float* residual;   // [rows, hidden]
   float* normed;     // [rows, hidden]
@@ -42,7 +60,10 @@ struct ForwardBuffers {
   float* k;          // [rows, kv_heads * head_dim]
   float* v;          // [rows, kv_heads * head_dim]
   float* attention;  // [rows, heads * head_dim]
+  float* q_gated;    // [rows, LayerSpec::q_rows()], only of gated attention
+  float* gate;       // [rows, heads * head_dim], only of gated attention
   float* block_out;  // [rows, hidden], output of attention or the FFN, added to the residual
+  DeltaBuffers delta;
   FfnBuffers ffn;
   float* angles;   // [rows, distinct RopeSpecs, head_dim], cosines and sines
   float* head_in;  // [logit_rows, hidden]
@@ -54,17 +75,18 @@ struct ForwardBuffers {
 // Runs steps through the model. Owns the activations; views the weights. One Run at a time.
 class Forward {
  public:
-  // References must outlive this. `context` is the most positions of a sequence.
-  static absl::StatusOr<std::unique_ptr<Forward>> Create(
-      const ModelSpec& spec, const ModelWeights& weights, int context, const KernelTable& kernels,
-      ThreadPool& pool, KvCaches& caches, int max_step_tokens, int max_seqs, int max_logit_rows);
+  // References must outlive this.
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelSpec& spec,
+                                                         const ModelWeights& weights,
+                                                         const KernelTable& kernels,
+                                                         ThreadPool& pool, KvCaches& caches,
+                                                         const ForwardLimits& limits);
 
   // Bytes of activations that Create allocates.
-  static uint64_t ActivationBytes(const ModelSpec& spec, int max_step_tokens, int max_logit_rows);
+  static uint64_t ActivationBytes(const ModelSpec& spec, const ForwardLimits& limits);
 
-  // Computes the layers of one step, at most max_step_tokens tokens of at most max_seqs sequences;
-  // a token is a row. With a tap (null in service) the head is computed for every row too, in
-  // memory that the call allocates.
+  // Computes the layers of one step; a token is a row. With a tap (null in service) the head is
+  // computed for every row too, in memory that the call allocates.
   void Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
   // Computes one layer alone, for one sequence, and shows it. `input`, [tokens, hidden], is the
@@ -73,13 +95,18 @@ class Forward {
                 ActivationTap& tap);
   // Computes the head alone and shows it, for one row, [hidden], of the last layer's output.
   void RunHeadOn(std::span<const float> input, ActivationTap& tap);
-  // Logits of rows of the last step, at most max_logit_rows; [rows, vocab]. They overwrite those of
-  // the call before.
+  // Logits of rows of the last step, at most ForwardLimits::logit_rows; [rows, vocab]. They
+  // overwrite those of the call before.
   std::span<const float> LogitsOfRows(std::span<const int64_t> rows);
 
   // Number of rows of the last step's sequence `sequence`, counted from its first, before the first
-  // one whose keys or values are not finite in the cache's type.
-  int64_t FiniteKvRows(size_t sequence) const;
+  // one whose keys or values are not finite in the cache's type, or after which the recurrent state
+  // is not finite.
+  int64_t FiniteRows(size_t sequence) const;
+
+  // Moves the recurrent state of the last step's sequence `sequence` on by its first `drafts`
+  // drafts. At most once for a sequence.
+  void AdvanceState(size_t sequence, int64_t drafts) { delta_nets_.Advance(sequence, drafts); }
 
   // The load of the experts of all layers since this was last asked.
   ExpertLoad TakeExpertLoad() { return ffn_.TakeExpertLoad(); }
@@ -97,22 +124,26 @@ class Forward {
     // Means nothing if no layer has a window.
     int32_t window_block;
     int row;
-    // True if all keys and values that the row has stored so far are finite.
+    // True if all keys, values and recurrent states that the row has stored so far are finite.
     bool finite;
   };
 
-  Forward(const ModelSpec& spec, const ModelWeights& weights, int context,
-          const KernelTable& kernels, ThreadPool& pool, KvCaches& caches, int max_step_tokens,
-          int max_seqs, int max_logit_rows, MappedMemory memory);
+  Forward(const ModelSpec& spec, const ModelWeights& weights, const KernelTable& kernels,
+          ThreadPool& pool, KvCaches& caches, const ForwardLimits& limits, MappedMemory memory);
 
   // Calls body(row) for every row of the step, on all threads if there are many rows.
   void ForRows(int64_t rows, absl::FunctionRef<void(int64_t row)> body);
 
   void Plan(std::span<const ForwardSequence> sequences);
   void Embed(std::span<const ForwardSequence> sequences);
-  // Adds attention, then the FFN, of a layer to the residual.
-  void RunAttention(int layer, ActivationTap* tap);
+  // Adds the attention or the delta net, then the FFN, of a layer to the residual.
+  void RunMixer(int layer, ActivationTap* tap);
   void RunFfn(int layer, ActivationTap* tap);
+  // `input` is [rows, hidden]. The output goes to block_out.
+  void RunAttention(int layer, const float* input, ActivationTap* tap);
+  void RunDeltaNet(int layer, const float* input, ActivationTap* tap);
+  // The products of queries, keys and values.
+  void Project(int layer, const float* input);
   void TapHead(ActivationTap& tap);
   void NormRow(Vector weight, std::span<const float> x, std::span<float> y) const;
   void Norm(Vector weight, const float* x, int64_t rows, float* y);
@@ -137,12 +168,14 @@ class Forward {
   std::vector<size_t> rope_of_layer_;
   MatMul matmul_;
   Attention attention_;
+  DeltaNets delta_nets_;
   Ffn ffn_;
 
   // State of the step that runs.
   int64_t rows_ = 0;
   std::vector<KvRow> kv_rows_;
   std::vector<AttentionRows> attention_rows_;
+  std::vector<DeltaRows> delta_rows_;
 };
 
 }  // namespace orcd::cpu

@@ -58,6 +58,33 @@ struct AttendArgs {
   float* out;  // [heads, padded_head_dim]
 };
 
+// A value head of a delta net (DeltaNetSpec) and consecutive tokens of a sequence. Strides are
+// between tokens, in floats.
+struct DeltaArgs {
+  float* state;  // [head_dim of keys, head_dim of values]; that after the last token is written
+  int head_dim;  // a multiple of 16
+  int64_t tokens;
+  const float* q;  // [tokens, head_dim], as the next two
+  const float* k;
+  const float* v;
+  int64_t stride;
+  const float* decay;  // [tokens], as the next
+  const float* beta;
+  int64_t factor_stride;
+  float* out;  // [tokens, head_dim]
+  int64_t out_stride;
+};
+
+// The causal convolution of a delta net for one token: out = silu(sum over taps of weights[tap] *
+// inputs[tap]).
+struct ConvolveArgs {
+  const float* weights;        // [taps, channels]
+  const float* const* inputs;  // [taps], each [channels], the oldest token's first
+  int taps;
+  int64_t channels;  // a multiple of 16
+  float* out;        // [channels]
+};
+
 struct KernelTable {
   // Name of the instruction set: `avx512`, `avx2`, `baseline`.
   const char* name;
@@ -74,6 +101,10 @@ struct KernelTable {
   void (*gelu_multiply)(const float* up, int64_t count, float* gate);
   // gate = g * sigmoid(1.702 g) * (u + 1), with g and u as Activation::kClampedSwiglu clamps them.
   void (*clamped_swiglu_multiply)(const float* up, int64_t count, float* gate);
+  // gate = sigmoid(gate) * up.
+  void (*sigmoid_multiply)(const float* up, int64_t count, float* gate);
+  void (*advance_delta_state)(const DeltaArgs& args);
+  void (*convolve)(const ConvolveArgs& args);
 };
 
 // The fastest kernels that this processor can run.

@@ -3,6 +3,7 @@
 
 #include "runtime/cpu/activations.inc"
 #include "runtime/cpu/attend.inc"
+#include "runtime/cpu/delta_net.inc"
 #include "runtime/cpu/dequantize.inc"
 #include "runtime/cpu/kernel_sets.h"
 #include "runtime/cpu/multiply.inc"
@@ -20,6 +21,9 @@ const KernelTable kBaselineKernels = {
     .silu_multiply = SiluMultiply,
     .gelu_multiply = GeluMultiply,
     .clamped_swiglu_multiply = ClampedSwigluMultiply,
+    .sigmoid_multiply = SigmoidMultiply,
+    .advance_delta_state = AdvanceDeltaState,
+    .convolve = Convolve,
 };
 
 }  // namespace orcd::cpu

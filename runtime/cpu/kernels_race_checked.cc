@@ -74,6 +74,28 @@ void Activate(const float* up, int64_t count, float* gate) {
   (Unchecked().*kActivation)(up, count, gate);
 }
 
+void AdvanceDeltaState(const DeltaArgs& args) {
+  WritesFloats(args.state, int64_t{args.head_dim} * args.head_dim);
+  for (int64_t t = 0; t < args.tokens; ++t) {
+    for (const float* const vector : {args.q, args.k, args.v}) {
+      ReadsFloats(vector + t * args.stride, args.head_dim);
+    }
+    ReadsFloats(args.decay + t * args.factor_stride, 1);
+    ReadsFloats(args.beta + t * args.factor_stride, 1);
+    WritesFloats(args.out + t * args.out_stride, args.head_dim);
+  }
+  Unchecked().advance_delta_state(args);
+}
+
+void Convolve(const ConvolveArgs& args) {
+  for (int tap = 0; tap < args.taps; ++tap) {
+    ReadsFloats(args.weights + tap * args.channels, args.channels);
+    ReadsFloats(args.inputs[tap], args.channels);
+  }
+  WritesFloats(args.out, args.channels);
+  Unchecked().convolve(args);
+}
+
 }  // namespace
 
 const KernelTable kRaceCheckedKernels = {
@@ -86,6 +108,9 @@ const KernelTable kRaceCheckedKernels = {
     .silu_multiply = Activate<&KernelTable::silu_multiply>,
     .gelu_multiply = Activate<&KernelTable::gelu_multiply>,
     .clamped_swiglu_multiply = Activate<&KernelTable::clamped_swiglu_multiply>,
+    .sigmoid_multiply = Activate<&KernelTable::sigmoid_multiply>,
+    .advance_delta_state = AdvanceDeltaState,
+    .convolve = Convolve,
 };
 
 }  // namespace orcd::cpu

@@ -7,8 +7,8 @@
 namespace orcd::cpu {
 namespace {
 
-// The mean of x - centre squared.
-double MeanSquare(std::span<const float> x, double centre) {
+// The sum of x - centre squared.
+double SumOfSquares(std::span<const float> x, double centre) {
   // Several sums, so that the additions do not wait for each other.
   constexpr size_t kSums = 8;
   double sums[kSums] = {};
@@ -23,7 +23,12 @@ double MeanSquare(std::span<const float> x, double centre) {
   for (; i < x.size(); ++i) sums[i % kSums] += square(i);
   double total = 0;
   for (const double sum : sums) total += sum;
-  return total / static_cast<double>(x.size());
+  return total;
+}
+
+// The mean of x - centre squared.
+double MeanSquare(std::span<const float> x, double centre) {
+  return SumOfSquares(x, centre) / static_cast<double>(x.size());
 }
 
 }  // namespace
@@ -49,6 +54,13 @@ void RmsNormParts(std::span<const float> weight, float eps, std::span<float> x) 
   for (size_t start = 0; start < x.size(); start += weight.size()) {
     const auto part = x.subspan(start, weight.size());
     RmsNorm(part, weight, eps, part);
+  }
+}
+
+void NormalizeParts(int64_t size, float eps, float scale, std::span<float> x) {
+  for (size_t start = 0; start < x.size(); start += size) {
+    const auto part = x.subspan(start, size);
+    Scale(static_cast<float>(double{scale} / std::sqrt(SumOfSquares(part, 0) + double{eps})), part);
   }
 }
 

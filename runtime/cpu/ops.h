@@ -23,6 +23,9 @@ void LayerNorm(std::span<const float> x, std::span<const float> weight, float ep
 // RmsNorm of each part of `x` that is as long as `weight`, in place.
 void RmsNormParts(std::span<const float> weight, float eps, std::span<float> x);
 
+// Multiplies each part of `x` of `size` by scale / sqrt(sum(x^2) + eps), the sum in F64, in place.
+void NormalizeParts(int64_t size, float eps, float scale, std::span<float> x);
+
 // x += scale * y.
 void AddScaled(std::span<const float> y, float scale, std::span<float> x);
 
