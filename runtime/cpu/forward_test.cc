@@ -31,8 +31,11 @@ struct Machine {
           KvType type)
       : pool(2),
         caches(*KvCaches::Create(spec, 16, type, 16, 16)),
-        forward(*Forward::Create(spec, weights, kContext, kernels, pool, caches, kMaxTokens,
-                                 kMaxSeqs, kMaxLogitRows)) {}
+        forward(*Forward::Create(spec, weights, kernels, pool, caches,
+                                 {.context = kContext,
+                                  .step_tokens = kMaxTokens,
+                                  .seqs = kMaxSeqs,
+                                  .logit_rows = kMaxLogitRows})) {}
 
   // Returns the logits of each sequence's last row.
   std::vector<float> Run(std::span<const ForwardSequence> sequences) {
