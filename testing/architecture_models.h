@@ -81,6 +81,38 @@ class ArchitectureModel {
       model.tensors[layer + name].ne = {size, 4};
     }
   }
+  // A delta net of 4 value heads on 2 key heads of 16 in place of the first layer's attention, and
+  // gated attention in the second.
+  void MakeHybrid(bool fused_factors) {
+    Set("ssm.conv_kernel", uint32_t{4});
+    Set("ssm.state_size", uint32_t{16});
+    Set("ssm.group_count", uint32_t{2});
+    Set("ssm.time_step_rank", uint32_t{4});
+    Set("ssm.inner_size", uint32_t{64});
+    Set("full_attention_interval", uint32_t{2});
+    for (const std::string name : {"q", "k", "v", "output"}) {
+      model.tensors.erase("blk.0.attn_" + name + ".weight");
+    }
+    const auto matrix = [&](const std::string& name, uint64_t rows) {
+      model.tensors[name + ".weight"] = {TensorType::kQ8_0, {64, rows}, {}};
+    };
+    matrix("blk.0.attn_qkv", 128);
+    matrix("blk.0.attn_gate", 64);
+    matrix("blk.0.ssm_out", 64);
+    if (fused_factors) {
+      matrix("blk.0.ssm_ba", 8);
+    } else {
+      matrix("blk.0.ssm_beta", 4);
+      matrix("blk.0.ssm_alpha", 4);
+    }
+    model.tensors["blk.0.ssm_conv1d.weight"] = {TensorType::kF32, {4, 128}, {}};
+    model.AddVector("blk.0.ssm_a", 4);
+    model.AddVector("blk.0.ssm_dt.bias", 4);
+    model.AddVector("blk.0.ssm_norm.weight", 16);
+    matrix("blk.1.attn_q", 128);
+    model.AddVector("blk.1.attn_q_norm.weight", 16);
+    model.AddVector("blk.1.attn_k_norm.weight", 16);
+  }
   void AddPostNorms() {
     Add("post_attention_norm.weight", 64);
     Add("post_ffw_norm.weight", 64);
@@ -163,15 +195,20 @@ inline TestModel TinyModelOf(const std::string& architecture) {
     m.FuseFfn();
     m.Set("rope.dimension_count", uint32_t{8});
   }
-  if (is({"seed_oss", "glm4moe", "gpt-oss"})) {
+  if (is({"qwen35", "qwen35moe", "qwen3next"})) m.MakeHybrid(architecture == "qwen3next");
+  if (is({"qwen35", "qwen35moe"})) {
+    m.Set("rope.dimension_sections", std::vector<int32_t>{3, 3, 2, 0});
+  }
+  if (is({"seed_oss", "glm4moe", "gpt-oss", "qwen35", "qwen35moe", "qwen3next"})) {
     m.Erase("ffn_norm.weight");
     m.Add("post_attention_norm.weight", 64);
   }
-  if (is({"qwen2moe", "qwen3moe", "gpt-oss"})) {
+  if (is({"qwen2moe", "qwen3moe", "gpt-oss", "qwen35moe", "qwen3next"})) {
     m.AddExperts(32);
     m.Set("expert_feed_forward_length", uint32_t{32});
   }
-  if (architecture == "qwen2moe") {
+  if (architecture == "qwen35moe") m.model.keys.erase("qwen35moe.feed_forward_length");
+  if (is({"qwen2moe", "qwen35moe", "qwen3next"})) {
     m.AddSharedExpert(96);
     m.Add("ffn_gate_inp_shexp.weight", 64);
     m.Set("expert_shared_feed_forward_length", uint32_t{96});

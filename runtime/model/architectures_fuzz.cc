@@ -75,7 +75,14 @@ constexpr std::string_view kKeys[] = {"block_count",
                                       "expert_group_count",
                                       "expert_group_used_count",
                                       "leading_dense_block_count",
-                                      "nextn_predict_layers"};
+                                      "nextn_predict_layers",
+                                      "ssm.conv_kernel",
+                                      "ssm.state_size",
+                                      "ssm.group_count",
+                                      "ssm.time_step_rank",
+                                      "ssm.inner_size",
+                                      "full_attention_interval",
+                                      "attention.recurrent_layers"};
 
 constexpr const char* kTensors[] = {"output.weight",
                                     "rope_freqs.weight",
@@ -106,6 +113,14 @@ constexpr const char* kTensors[] = {"output.weight",
                                     "blk.1.exp_probs_b.bias",
                                     "blk.0.attn_sinks.weight",
                                     "blk.2.attn_norm.weight",
+                                    "blk.0.attn_gate.weight",
+                                    "blk.0.ssm_in.weight",
+                                    "blk.0.ssm_ba.weight",
+                                    "blk.0.ssm_beta.weight",
+                                    "blk.0.ssm_conv1d.weight",
+                                    "blk.0.ssm_a",
+                                    "blk.0.ssm_out.weight",
+                                    "blk.1.attn_gate.weight",
                                     "blk.0.ffn_down.scale"};
 
 constexpr const char* kTexts[] = {"none", "linear", "yarn", "longrope", "su", ""};
@@ -238,6 +253,24 @@ void CheckExperts(const LayerSpec& layer) {
   Require(IsScale(experts.scale));
 }
 
+void CheckDeltaNet(const LayerSpec& layer) {
+  const orcd::DeltaNetSpec& delta = layer.delta;
+  if (!layer.recurrent()) {
+    Require(delta == orcd::DeltaNetSpec() && delta.state_floats() == 0);
+    return;
+  }
+  Require(layer.window == 0);
+  Require(delta.key_heads > 0 && delta.key_heads <= orcd::kMaxHeads);
+  Require(delta.value_heads > 0 && delta.value_heads <= orcd::kMaxHeads);
+  Require(delta.value_heads % delta.key_heads == 0);
+  Require(delta.head_dim > 0 && delta.head_dim <= orcd::kMaxHeadDim && delta.head_dim % 16 == 0);
+  Require(delta.conv > 0 && delta.conv <= orcd::kMaxConvolution);
+  Require(delta.state_floats() > 0);
+  for (int head = 0; head < delta.value_heads; ++head) {
+    Require(delta.key_head_of(head) >= 0 && delta.key_head_of(head) < delta.key_heads);
+  }
+}
+
 void CheckSpec(const orcd::ModelSpec& spec) {
   Require(!spec.layers.empty() && spec.num_layers() <= orcd::kMaxLayers);
   Require(spec.skipped_layers >= 0);
@@ -248,7 +281,7 @@ void CheckSpec(const orcd::ModelSpec& spec) {
   bool whole = false;
   for (LayerSpec layer : spec.layers) {
     Require(layer.window >= 0 && layer.window < spec.context_length);
-    whole |= layer.window == 0;
+    whole |= layer.window == 0 && !layer.recurrent();
     Require(layer.heads > 0 && layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0);
     Require(layer.head_dim > 0 && layer.head_dim % 2 == 0 && layer.head_dim <= orcd::kMaxHeadDim);
     Require(layer.rope.dims % 2 == 0 && layer.rope.dims <= layer.head_dim);
@@ -258,7 +291,9 @@ void CheckSpec(const orcd::ModelSpec& spec) {
     Require(layer.temperature >= 0 && std::isfinite(layer.temperature) &&
             layer.temperature_length > 0);
     CheckExperts(layer);
+    CheckDeltaNet(layer);
     // Layers differ in these alone.
+    layer.delta = spec.layers[0].delta;
     layer.window = spec.layers[0].window;
     layer.rope = spec.layers[0].rope;
     layer.ffn = spec.layers[0].ffn;
@@ -321,6 +356,48 @@ void CheckFfn(const orcd::ModelSpec& spec, const LayerSpec& layer, const orcd::L
   reader.Read(e.shared_down, spec.hidden, experts.shared_ffn);
 }
 
+void ReadAttention(const orcd::ModelSpec& spec, const LayerSpec& layer, const orcd::LayerWeights& w,
+                   ViewReader& reader) {
+  reader.Read(w.attn_q, layer.q_rows(), spec.hidden);
+  reader.Read(w.attn_k, layer.kv_size(), spec.hidden);
+  reader.Read(w.attn_v, layer.kv_size(), spec.hidden);
+  reader.Read(w.attn_output, spec.hidden, layer.q_size());
+  reader.Read(w.attn_sinks, layer.heads, layer.sinks);
+  reader.Read(w.attn_q_bias, layer.q_rows(), false);
+  reader.Read(w.attn_k_bias, layer.kv_size(), false);
+  reader.Read(w.attn_v_bias, layer.kv_size(), false);
+  reader.Read(w.attn_output_bias, spec.hidden, false);
+  const bool projection = layer.qk_norm == orcd::QkNorm::kProjection;
+  const bool has_norm = layer.qk_norm != orcd::QkNorm::kNone;
+  reader.Read(w.attn_q_norm, projection ? layer.q_size() : layer.head_dim, has_norm);
+  reader.Read(w.attn_k_norm, projection ? layer.kv_size() : layer.head_dim, has_norm);
+}
+
+void ReadDeltaNet(const orcd::ModelSpec& spec, const orcd::DeltaNetSpec& delta,
+                  const orcd::DeltaNetWeights& w, ViewReader& reader) {
+  const int values = delta.value_size();
+  if (w.qkv_gate.data != nullptr) {
+    Require(w.qkv.data == nullptr && w.gate.data == nullptr);
+    reader.Read(w.qkv_gate, delta.channels() + values, spec.hidden);
+  } else {
+    reader.Read(w.qkv, delta.channels(), spec.hidden);
+    reader.Read(w.gate, values, spec.hidden);
+  }
+  if (w.beta_alpha.data != nullptr) {
+    Require(w.beta.data == nullptr && w.alpha.data == nullptr);
+    Require(delta.pairing == orcd::HeadPairing::kDivision);
+    reader.Read(w.beta_alpha, 2 * delta.value_heads, spec.hidden);
+  } else {
+    reader.Read(w.beta, delta.value_heads, spec.hidden);
+    reader.Read(w.alpha, delta.value_heads, spec.hidden);
+  }
+  reader.Read(w.conv, delta.channels(), delta.conv);
+  reader.Read(w.a, delta.value_heads, true);
+  reader.Read(w.dt_bias, delta.value_heads, true);
+  reader.Read(w.norm, delta.head_dim, true);
+  reader.Read(w.output, spec.hidden, values);
+}
+
 void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights) {
   Require(weights.layers.size() == spec.layers.size());
   ViewReader reader;
@@ -335,20 +412,12 @@ void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights
     reader.Read(w.ffn_norm, spec.hidden, pre_norm);
     reader.Read(w.attn_post_norm, spec.hidden, layer.post_norms);
     reader.Read(w.ffn_post_norm, spec.hidden, layer.post_norms);
-    reader.Read(w.attn_q, layer.q_size(), spec.hidden);
-    reader.Read(w.attn_k, layer.kv_size(), spec.hidden);
-    reader.Read(w.attn_v, layer.kv_size(), spec.hidden);
-    reader.Read(w.attn_output, spec.hidden, layer.q_size());
     CheckFfn(spec, layer, w, reader);
-    reader.Read(w.attn_sinks, layer.heads, layer.sinks);
-    reader.Read(w.attn_q_bias, layer.q_size(), false);
-    reader.Read(w.attn_k_bias, layer.kv_size(), false);
-    reader.Read(w.attn_v_bias, layer.kv_size(), false);
-    reader.Read(w.attn_output_bias, spec.hidden, false);
-    const bool projection = layer.qk_norm == orcd::QkNorm::kProjection;
-    const bool has_norm = layer.qk_norm != orcd::QkNorm::kNone;
-    reader.Read(w.attn_q_norm, projection ? layer.q_size() : layer.head_dim, has_norm);
-    reader.Read(w.attn_k_norm, projection ? layer.kv_size() : layer.head_dim, has_norm);
+    if (layer.recurrent()) {
+      ReadDeltaNet(spec, layer.delta, w.delta, reader);
+    } else {
+      ReadAttention(spec, layer, w, reader);
+    }
     for (const double frequency : orcd::RopeFrequencies(layer.rope, weights, spec.context_length)) {
       Require(frequency > 0 && std::isfinite(frequency));
     }

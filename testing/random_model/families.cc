@@ -87,6 +87,25 @@ void SetQwen2Moe(const RandomModelShape& shape, GgufWriter& writer) {
   SetSharedWidth(shape, writer);
 }
 
+void SetQwen3Next(const RandomModelShape& shape, GgufWriter& writer) {
+  const RandomDeltaNets& delta = shape.delta;
+  if (shape.experts.count > 0) SetQwen2Moe(shape, writer);
+  writer.SetU32(Key(shape, "ssm.conv_kernel"), 4);
+  writer.SetU32(Key(shape, "ssm.state_size"), delta.head_dim);
+  writer.SetU32(Key(shape, "ssm.group_count"), delta.key_heads);
+  writer.SetU32(Key(shape, "ssm.time_step_rank"), delta.value_heads);
+  writer.SetU32(Key(shape, "ssm.inner_size"), delta.value_heads * delta.head_dim);
+  writer.SetU32(Key(shape, "full_attention_interval"), delta.interval);
+}
+
+void SetQwen35(const RandomModelShape& shape, GgufWriter& writer) {
+  SetQwen3Next(shape, writer);
+  writer.SetI32s(Key(shape, "rope.dimension_sections"), std::vector<int32_t>{11, 11, 10, 0});
+  if (shape.predict_layers > 0) {
+    writer.SetU32(Key(shape, "nextn_predict_layers"), shape.predict_layers);
+  }
+}
+
 void SetGlm4Moe(const RandomModelShape& shape, GgufWriter& writer) {
   SetExpertWidth(shape, writer);
   writer.SetU32(Key(shape, "expert_shared_count"), shape.experts.shared_ffn / shape.experts.ffn);
@@ -131,6 +150,25 @@ constexpr Family kFamilies[] = {
      .set_keys = SetQwen2Moe},
     {.architecture = "qwen3", .qk_norms = QkNorms::kHead},
     {.architecture = "qwen3moe", .qk_norms = QkNorms::kHead, .set_keys = SetExpertWidth},
+    {.architecture = "qwen35",
+     .norms = LayerNorms::kPreAsPost,
+     .qk_norms = QkNorms::kHead,
+     .gated_attention = true,
+     .set_keys = SetQwen35},
+    {.architecture = "qwen35moe",
+     .norms = LayerNorms::kPreAsPost,
+     .qk_norms = QkNorms::kHead,
+     .gated_attention = true,
+     .no_ffn = true,
+     .shared_router = true,
+     .set_keys = SetQwen35},
+    {.architecture = "qwen3next",
+     .norms = LayerNorms::kPreAsPost,
+     .qk_norms = QkNorms::kHead,
+     .gated_attention = true,
+     .fused_factors = true,
+     .shared_router = true,
+     .set_keys = SetQwen3Next},
     {.architecture = "qwen3vl", .qk_norms = QkNorms::kHead, .set_keys = SetQwen3Vl},
     {.architecture = "mistral3", .set_keys = SetMistral3},
     {.architecture = "gemma2", .norms = LayerNorms::kSandwich, .set_keys = SetGemma2},
@@ -215,7 +253,6 @@ void SetShapeKeys(const RandomModelShape& shape, GgufWriter& writer) {
   writer.SetU32(key("block_count"), shape.layers + shape.predict_layers);
   writer.SetU32(key("context_length"), shape.context);
   writer.SetU32(key("embedding_length"), shape.hidden);
-  writer.SetU32(key("feed_forward_length"), shape.ffn);
   writer.SetU32(key("attention.head_count"), shape.heads);
   writer.SetU32(key("attention.head_count_kv"), shape.kv_heads);
   if (shape.heads * shape.head_dim != shape.hidden) {
@@ -225,6 +262,7 @@ void SetShapeKeys(const RandomModelShape& shape, GgufWriter& writer) {
   if (shape.rope_dims != 0) writer.SetU32(key("rope.dimension_count"), shape.rope_dims);
   writer.SetF32(key("rope.freq_base"), shape.rope_base);
   const Family& family = FamilyOf(shape.architecture);
+  if (!family.no_ffn) writer.SetU32(key("feed_forward_length"), shape.ffn);
   if (family.norms == LayerNorms::kOne) {
     writer.SetF32(key("attention.layer_norm_epsilon"), 1e-5f);
   } else {

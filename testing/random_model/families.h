@@ -38,6 +38,12 @@ struct Family {
   bool fused_qkv = false;
   // ffn_up holds the rows of the gate, then its own.
   bool fused_gate = false;
+  // attn_q holds each head's query and then its gate.
+  bool gated_attention = false;
+  // One ssm_ba in place of ssm_beta and ssm_alpha.
+  bool fused_factors = false;
+  // True if files have no feed_forward_length.
+  bool no_ffn = false;
   // The router of a shared expert's gate; a bias of the choice of experts.
   bool shared_router = false;
   bool selection_bias = false;

@@ -10,6 +10,10 @@ constexpr RandomExperts Experts(int count, int used, int ffn, int shared_ffn = 0
   return {count, used, ffn, shared_ffn, dense_layers};
 }
 
+constexpr RandomDeltaNets DeltaNets(int key_heads, int value_heads, int interval = 4) {
+  return {key_heads, value_heads, 128, interval};
+}
+
 // In the order of the fields. Sources: the config.json of each model.
 constexpr RandomModelShape kShapes[] = {
     {"qwen2", "nano", 256, 2, 4, 2, 64, 768, 1024, false, 32'768, 1e6f},
@@ -47,6 +51,72 @@ constexpr RandomModelShape kShapes[] = {
      Experts(128, 8, 768)},
     {"qwen3moe", "235b-a22b", 4096, 94, 64, 4, 128, 12'288, 151'936, false, 40'960, 1e6f, 0, 0, 0,
      0, Experts(128, 8, 1536)},
+    // Qwen3.5 and 3.6.
+    {"qwen35",
+     "nano",
+     256,
+     3,
+     4,
+     2,
+     256,
+     768,
+     1024,
+     false,
+     32'768,
+     1e7f,
+     64,
+     0,
+     0,
+     0,
+     {},
+     1,
+     DeltaNets(2, 4, 2)},
+    {"qwen35",
+     "0.8b",
+     1024,
+     24,
+     8,
+     2,
+     256,
+     3584,
+     248'320,
+     true,
+     262'144,
+     1e7f,
+     64,
+     0,
+     0,
+     0,
+     {},
+     0,
+     DeltaNets(16, 16)},
+    {"qwen35",
+     "27b",
+     5120,
+     64,
+     24,
+     4,
+     256,
+     17'408,
+     248'320,
+     false,
+     262'144,
+     1e7f,
+     64,
+     0,
+     0,
+     0,
+     {},
+     0,
+     DeltaNets(16, 48)},
+    {"qwen35moe", "nano", 256, 3, 4, 2, 256, 256, 1024, false, 32'768, 1e7f, 64, 0, 0, 0,
+     Experts(8, 2, 256, 256), 0, DeltaNets(2, 4, 2)},
+    {"qwen35moe", "35b-a3b", 2048, 40, 16, 2, 256, 512, 248'320, false, 262'144, 1e7f, 64, 0, 0, 0,
+     Experts(256, 8, 512, 512), 0, DeltaNets(16, 32)},
+    {"qwen3next", "nano", 256, 3, 4, 2, 256, 768, 1024, false, 32'768, 1e7f, 64, 0, 0, 0,
+     Experts(8, 2, 256, 256), 0, DeltaNets(2, 4, 2)},
+    {"qwen3next", "80b-a3b", 2048, 48, 16, 2, 256, 5120, 151'936, false, 262'144, 1e7f, 64, 0, 0, 0,
+     Experts(512, 10, 512, 512), 0, DeltaNets(16, 32)},
     {"qwen3vl", "nano", 256, 2, 4, 2, 128, 768, 1024, true, 32'768, 5e6f},
     {"qwen3vl", "8b", 4096, 36, 32, 8, 128, 12'288, 151'936, false, 262'144, 5e6f},
     // Ministral 3.
@@ -342,12 +412,14 @@ const FileType* FindFileType(std::string_view name) {
 
 TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& shape,
                             MatrixRole role, int layer, int cols) {
-  if (role == MatrixRole::kRouter) return TensorType::kF32;
+  if (role == MatrixRole::kRouter || role == MatrixRole::kConvolution) return TensorType::kF32;
   if (GetTensorTypeInfo(file_type.base).block_weights == 1) return file_type.base;
   if (file_type.base == TensorType::kMXFP4 && shape.experts.count > 0 && !IsOfExperts(role)) {
     return FallBack(TensorType::kQ8_0, cols);
   }
   switch (role) {
+    case MatrixRole::kDeltaFactor:
+      return FallBack(TensorType::kQ8_0, cols);
     case MatrixRole::kOutput:
       return FallBack(ChooseHead(file_type, cols), cols);
     case MatrixRole::kTokenEmbd:
@@ -365,6 +437,8 @@ TensorType ChooseTensorType(const FileType& file_type, const RandomModelShape& s
       return FallBack(ChooseAttnQ(file_type), cols);
     case MatrixRole::kAttnK:
       return FallBack(ChooseAttnK(file_type, shape), cols);
+    case MatrixRole::kDelta:
+    case MatrixRole::kConvolution:
     case MatrixRole::kFfnGate:
     case MatrixRole::kFfnUp:
     case MatrixRole::kExpertGate:

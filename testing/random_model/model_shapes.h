@@ -24,6 +24,16 @@ struct RandomExperts {
   int dense_layers = 0;
 };
 
+// Gated delta nets in place of attention.
+struct RandomDeltaNets {
+  // 0: there are none.
+  int key_heads = 0;
+  int value_heads = 0;
+  int head_dim = 0;
+  // Every so many-th layer has attention.
+  int interval = 0;
+};
+
 struct RandomModelShape {
   // As in `general.architecture`.
   std::string_view architecture;
@@ -48,8 +58,13 @@ struct RandomModelShape {
   int rope_original_context = 0;
   float rope_factor = 0;
   RandomExperts experts = {};
-  // Layers after the others that predict further tokens.
+  // Layers after the others that predict further tokens; they have attention.
   int predict_layers = 0;
+  RandomDeltaNets delta = {};
+
+  bool IsRecurrent(int layer) const {
+    return delta.key_heads > 0 && layer < layers && (layer + 1) % delta.interval != 0;
+  }
 };
 
 // `nano` of each architecture (`nano-moe` is the one with experts where there are both), then its
@@ -85,6 +100,11 @@ enum class MatrixRole {
   // Queries, keys and values in one matrix.
   kAttnQkv,
   kAttnOutput,
+  // Matrices of a delta net: those of the factors that files hold apart, the convolution, and all
+  // others but those of queries, keys and values (kAttnQkv).
+  kDeltaFactor,
+  kConvolution,
+  kDelta,
   kFfnGate,
   kFfnUp,
   kFfnDown,

@@ -34,6 +34,9 @@ enum class Content {
   kQkBias,
   kRouterBias,
   kSinks,
+  // The rate of a delta net's decay, and the bias of its time step.
+  kDecay,
+  kTimeBias,
   // Other biases.
   kBias,
   kGiven
@@ -92,7 +95,11 @@ class TensorPlan {
   void AddLayer(int i) {
     const bool is_post = family_.norms == LayerNorms::kPost;
     const bool is_sandwich = family_.norms == LayerNorms::kSandwich;
-    AddAttention(i);
+    if (shape_.IsRecurrent(i)) {
+      AddDeltaInputs(i);
+    } else {
+      AddAttention(i);
+    }
     AddFfn(i);
     if (i >= shape_.layers) {
       AddMatrix(Name(i, "nextn.eh_proj.weight"), MatrixRole::kFfnUp, i, 2 * shape_.hidden,
@@ -105,6 +112,37 @@ class TensorPlan {
       AddNorm(i, "post_attention_norm", shape_.hidden);
     }
     if (is_post || is_sandwich) AddNorm(i, "post_ffw_norm", shape_.hidden);
+    if (shape_.IsRecurrent(i)) AddDeltaNet(i);
+  }
+
+  void AddDeltaInputs(int i) {
+    const RandomDeltaNets& delta = shape_.delta;
+    const int values = delta.value_heads * delta.head_dim;
+    AddMatrix(Name(i, "attn_gate.weight"), MatrixRole::kDelta, i, shape_.hidden, values);
+    AddNorm(i, "attn_norm", shape_.hidden);
+    AddMatrix(Name(i, "attn_qkv.weight"), MatrixRole::kAttnQkv, i, shape_.hidden,
+              2 * delta.key_heads * delta.head_dim + values);
+  }
+
+  void AddDeltaNet(int i) {
+    constexpr int kTaps = 4;
+    const RandomDeltaNets& delta = shape_.delta;
+    const int values = delta.value_heads * delta.head_dim;
+    AddVector(Name(i, "ssm_a"), Content::kDecay, delta.value_heads);
+    const auto factor = [&](std::string_view name, MatrixRole role, int rows) {
+      AddMatrix(Name(i, name), role, i, shape_.hidden, rows);
+    };
+    if (family_.fused_factors) {
+      factor("ssm_ba.weight", MatrixRole::kDelta, 2 * delta.value_heads);
+    } else {
+      factor("ssm_alpha.weight", MatrixRole::kDeltaFactor, delta.value_heads);
+      factor("ssm_beta.weight", MatrixRole::kDeltaFactor, delta.value_heads);
+    }
+    AddMatrix(Name(i, "ssm_conv1d.weight"), MatrixRole::kConvolution, i, kTaps,
+              2 * delta.key_heads * delta.head_dim + values);
+    AddVector(Name(i, "ssm_dt.bias"), Content::kTimeBias, delta.value_heads);
+    AddNorm(i, "ssm_norm", delta.head_dim);
+    AddMatrix(Name(i, "ssm_out.weight"), MatrixRole::kDelta, i, values, shape_.hidden);
   }
 
   void AddAttention(int i) {
@@ -131,7 +169,7 @@ class TensorPlan {
     matrix("attn_output", MatrixRole::kAttnOutput, q_size, hidden);
     if (!family_.fused_qkv) {
       bias("attn_q", family_.qkv_biases, Content::kQkBias, q_size);
-      matrix("attn_q", MatrixRole::kAttnQ, hidden, q_size);
+      matrix("attn_q", MatrixRole::kAttnQ, hidden, family_.gated_attention ? 2 * q_size : q_size);
     }
     qk_norm("attn_q_norm", q_size);
     if (family_.fused_qkv) {
@@ -237,6 +275,12 @@ void FillVector(Content content, Random& random, std::span<float> values) {
         break;
       case Content::kSinks:
         value = normal;
+        break;
+      case Content::kDecay:
+        value = -random.Uniform(0.5f, 8);
+        break;
+      case Content::kTimeBias:
+        value = normal - 3;
         break;
       case Content::kBias:
       case Content::kMatrix:

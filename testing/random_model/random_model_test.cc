@@ -115,6 +115,12 @@ TEST(RandomModelTest, HasTheMetadataOfARealOne) {
             10.0f);
 }
 
+std::set<std::string> Join(const std::vector<std::set<std::string>>& parts) {
+  std::set<std::string> names;
+  for (const std::set<std::string>& part : parts) names.insert(part.begin(), part.end());
+  return names;
+}
+
 // Names of layer 0 and of the whole model, as llama.cpp's converter writes them.
 const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
   static const auto* const all = [] {
@@ -131,10 +137,14 @@ const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
     const std::set<std::string> pre_as_post = {"attn_norm.weight", "post_attention_norm.weight"};
     const std::set<std::string> post = {"post_attention_norm.weight", "post_ffw_norm.weight"};
     const std::set<std::string> qk = {"attn_q_norm.weight", "attn_k_norm.weight"};
+    const std::set<std::string> shared_router = {"ffn_gate_inp_shexp.weight"};
+    const std::set<std::string> delta = {"attn_qkv.weight",   "attn_gate.weight", "ssm_a",
+                                         "ssm_conv1d.weight", "ssm_dt.bias",      "ssm_norm.weight",
+                                         "ssm_out.weight"};
+    const std::set<std::string> factors = {"ssm_alpha.weight", "ssm_beta.weight"};
     const auto join = [&](std::vector<std::set<std::string>> parts) {
-      std::set<std::string> names = rest;
-      for (const std::set<std::string>& part : parts) names.insert(part.begin(), part.end());
-      return names;
+      parts.push_back(rest);
+      return Join(parts);
     };
     return new std::map<std::string, std::set<std::string>>{
         {"qwen2", join({split, gate, biases, pre})},
@@ -142,6 +152,10 @@ const std::map<std::string, std::set<std::string>>& TensorsOfArchitectures() {
         {"qwen2moe", join({split, biases, pre, experts, shared, {"ffn_gate_inp_shexp.weight"}})},
         {"qwen3", join({split, gate, pre, qk})},
         {"qwen3moe", join({split, pre, qk, experts})},
+        {"qwen35", Join({delta, factors, gate, pre_as_post})},
+        {"qwen35moe", Join({delta, factors, pre_as_post, experts, shared, shared_router})},
+        {"qwen3next",
+         Join({delta, {"ssm_ba.weight"}, pre_as_post, experts, shared, shared_router})},
         {"qwen3vl", join({split, gate, pre, qk})},
         {"mistral3", join({split, gate, pre})},
         {"gemma2", join({split, gate, pre, post})},
@@ -196,7 +210,13 @@ TEST_P(EveryArchitectureTest, HasTheTensorsAndSizesOfARealOne) {
   };
   const int q_size = shape.heads * shape.head_dim;
   const int kv_size = shape.kv_heads * shape.head_dim;
-  if (architecture == "phi3") {
+  if (shape.delta.key_heads > 0) {
+    EXPECT_EQ(rows("blk.0.attn_qkv.weight"), 1024);
+    EXPECT_EQ(rows("blk.0.ssm_conv1d.weight"), 1024);
+    EXPECT_EQ(rows("blk.1.attn_q.weight"), 2 * q_size);
+    EXPECT_EQ(rows("blk.1.attn_v.weight"), kv_size);
+    EXPECT_EQ(rows("blk.2.ssm_out.weight"), shape.hidden);
+  } else if (architecture == "phi3") {
     EXPECT_EQ(rows("blk.0.attn_qkv.weight"), q_size + 2 * kv_size);
   } else {
     EXPECT_EQ(rows("blk.0.attn_q.weight"), q_size);
@@ -254,6 +274,15 @@ TEST(RandomModelTest, Glm4MoeHasALayerThatPredictsFurtherTokens) {
        {"blk.1.exp_probs_b.bias", "blk.2.ffn_down_shexp.weight", "blk.3.nextn.eh_proj.weight",
         "blk.3.nextn.enorm.weight", "blk.3.nextn.hnorm.weight",
         "blk.3.nextn.shared_head_norm.weight", "blk.3.ffn_down_exps.weight"}) {
+    EXPECT_NE(gguf->FindTensor(name), nullptr) << name;
+  }
+}
+
+TEST(RandomModelTest, LayersThatPredictFurtherTokensHaveAttention) {
+  const auto gguf = WriteAndOpen({.architecture = "qwen35"}, "qwen35.gguf");
+  EXPECT_EQ(*gguf->GetU32("qwen35.nextn_predict_layers"), 1u);
+  EXPECT_NE(gguf->FindTensor("blk.2.ssm_a"), nullptr);
+  for (const char* name : {"blk.3.attn_q.weight", "blk.3.nextn.eh_proj.weight"}) {
     EXPECT_NE(gguf->FindTensor(name), nullptr) << name;
   }
 }
