@@ -25,8 +25,9 @@ constexpr int kMinWarps = 4;
 constexpr int kFewWarps = 8;
 // Bytes of all rings of a block: more bytes in flight do not arrive sooner.
 constexpr int kMostRingBytes = 128 * 1024;
-// Bytes in flight with which a block reads as fast as it can.
+// Bytes in flight with which a block reads as fast as it can, of fast and of slow memory.
 constexpr int kLeastBytesInFlight = 32 * 1024;
+constexpr int kFewBytesInFlight = 16 * 1024;
 // Bytes of weights in flight before x is there: the copies of x queue behind them.
 constexpr int kBytesAhead = 48 * 1024;
 // Shared memory that the system reserves for every block.
@@ -82,15 +83,18 @@ class ShapeChooser {
   }
 
   // Chooses a shape with all of x in shared memory and at most `budget` bytes of it, `more_rounds`
-  // beyond the fewest at most. False if there is none with enough warps and bytes in flight.
-  bool Choose(int budget, int more_rounds) {
+  // beyond the fewest at most. False if there is none with enough warps and `in_flight` bytes.
+  bool Choose(int budget, int more_rounds, int in_flight) {
     shape_.chunk_cols = split_cols_;
     const int enough_warps = std::min(tiles_a_block_, kFewWarps);
     const int fewest = Quotient(tiles_a_block_, kMaxWarps);
     for (int rounds = fewest; rounds <= fewest + more_rounds; ++rounds) {
-      if (!SetRings(budget, rounds) || shape_.tile_warps < enough_warps) return false;
-      const int in_flight = (shape_.stages - 1) * shape_.all_stages_bytes;
-      if (in_flight >= kLeastBytesInFlight || shape_.stages > tile_stages_ * rounds) return true;
+      const bool fits = SetRings(budget, rounds);
+      if (shape_.tile_warps < enough_warps) return false;
+      if (!fits) continue;
+      if ((shape_.stages - 1) * shape_.all_stages_bytes >= in_flight) return true;
+      // More are of no use.
+      if (shape_.stages > tile_stages_ * rounds) return true;
     }
     return false;
   }
@@ -148,9 +152,10 @@ cudaError_t LaunchOne(const MatvecParams& args, int cols, int splits, const Devi
   ShapeChooser chooser(args, cols, splits, device);
   // Half of an SM's shared memory leaves the other half to the next kernel, which then begins to
   // read. A whole SM's allows more warps.
-  constexpr int kAnyRounds = 1 << 16;
-  if (!(overlaps && chooser.Choose(device.smem_sm / 2 - kReservedBytes, 1)) &&
-      !chooser.Choose(device.smem_block, kAnyRounds) && !chooser.ChooseAny(device.smem_block)) {
+  const bool shares =
+      overlaps && chooser.Choose(device.smem_sm / 2 - kReservedBytes, 1, kLeastBytesInFlight);
+  if (!shares && !chooser.Choose(device.smem_block, args.tiles, kFewBytesInFlight) &&
+      !chooser.ChooseAny(device.smem_block)) {
     return cudaErrorInvalidValue;
   }
   LaunchShape& shape = chooser.shape();

@@ -262,12 +262,13 @@ __global__ void __launch_bounds__(kResidentWarps * 32, 1)
   extern __shared__ __align__(kBookAlignment) uint8_t shared[];
   LaunchDependents();
   if (args.weights_are_new) WaitForDependency();
-  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int warp = WarpNumber();
   int tile =
       warp < shape.tile_warps ? static_cast<int>(blockIdx.x) + shape.members * warp : args.tiles;
 
   // Work that does not depend on x.
   Ring<kFormats> ring(args, shape, SharedAddress(shared), tile);
+#pragma unroll 1
   for (int stage = 0; stage < shape.stages_ahead; ++stage) ring.Begin(stage);
   if constexpr (HasGroupBooks(kFormats)) {
     FillBookOf<kFormats>(args.parts[0].format, shared + shape.book);
@@ -277,6 +278,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32, 1)
   // First column of x in shared memory.
   int x_from = shape.split_begin[blockIdx.y];
   CopyX(args, shape, x_from);
+#pragma unroll 1
   for (int stage = shape.stages_ahead; stage < shape.stages - 1; ++stage) ring.Begin(stage);
   AwaitAllCopiesBut(shape.stages - 1 - shape.stages_ahead);
   __syncthreads();

@@ -17,12 +17,14 @@ namespace orcd::cuda::portable::matvec {
 // Returns when at most the thread's `newer` latest groups of copies have not arrived, or fewer. The
 // number is the same for all threads, and of a few that one instruction each waits for.
 __device__ __forceinline__ void AwaitAllCopiesBut(int newer) {
-  if (newer >= 6) {
-    AwaitCopies<6>();
-  } else if (newer >= 4) {
-    AwaitCopies<4>();
-  } else if (newer >= 2) {
-    AwaitCopies<2>();
+  if (newer >= 2) {
+    if (newer >= 6) {
+      AwaitCopies<6>();
+    } else if (newer >= 4) {
+      AwaitCopies<4>();
+    } else {
+      AwaitCopies<2>();
+    }
   } else if (newer == 1) {
     AwaitCopies<1>();
   } else {
@@ -37,6 +39,11 @@ constexpr int MostStageBytes(uint32_t formats) {
     if ((formats & FormatBit(format)) != 0) most = std::max(most, StageBytes(format));
   }
   return most;
+}
+
+// The warp's number in its block; the compiler sees that it is the same for all lanes.
+__device__ __forceinline__ int WarpNumber() {
+  return static_cast<int>(InRegister(threadIdx.x / 32));
 }
 
 // Returns the part that holds row tile `tile`.
@@ -55,8 +62,7 @@ class Ring {
                                   uint32_t rings, int tile)
       : args_(args), shape_(shape), rings_(rings), tile_(tile) {
     // The last stage. Warps without tiles have no ring, and copy nothing.
-    current_ = rings + shape.ring_bytes - shape.all_stages_bytes +
-               static_cast<int>(threadIdx.x / 32) * shape.stage_bytes;
+    current_ = rings + shape.ring_bytes - shape.all_stages_bytes + WarpNumber() * shape.stage_bytes;
     FindBytes();
   }
 
@@ -92,13 +98,14 @@ class Ring {
     const int end = shape_.split_begin[blockIdx.y + 1];
     from_ = part.data + int64_t{tile_ - part.first_tile} * part.tile_bytes +
             (begin >> part.unit_cols_log2) * part.unit_bytes + threadIdx.x % 32 * 16;
+    stage_bytes_ = part.stage_bytes;
     left_ = ((end - begin) >> part.unit_cols_log2) * part.unit_bytes;
   }
   // Copies the next bytes, if there are any, and makes a group of the copies, so that groups can be
   // counted.
   __device__ __forceinline__ void Fill(uint32_t to) {
     if (left_ > 0) {
-      const int bytes = min(left_, PartOf(args_, tile_).stage_bytes);
+      const int bytes = min(left_, stage_bytes_);
       const int lane_byte = static_cast<int>(threadIdx.x % 32) * 16;
 #pragma unroll
       for (int i = 0; i < MostStageBytes(kFormats); i += kAtOnce) {
@@ -117,10 +124,12 @@ class Ring {
   const MatvecParams& args_;
   const LaunchShape& shape_;
   const uint32_t rings_;
-  // The tile whose bytes are copied next: from `from_` on, with the lane's offset, `left_` of them.
+  // The tile whose bytes are copied next: from `from_` on, with the lane's offset, `left_` of them,
+  // in stages of `stage_bytes_`.
   int tile_;
   const uint8_t* from_ = nullptr;
   int left_ = 0;
+  int stage_bytes_ = 0;
   // Address of the stage that was returned last.
   uint32_t current_;
 };
