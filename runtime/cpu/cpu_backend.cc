@@ -44,7 +44,7 @@ constexpr int kDefaultStepTokens = 128;
 // A CPU's step takes longer with every token, so that more drafts would not pay.
 constexpr int kMaxDrafts = 16;
 // Drafts of a step of a model with recurrent layers, of which inputs of every layer are kept.
-constexpr int kMaxStepDrafts = 32;
+constexpr int kMaxStepDrafts = 64;
 // The cells of recurrent states, if the options do not give their size: this many, as far as they
 // fit into these bytes.
 constexpr int kDefaultStateCells = 16;

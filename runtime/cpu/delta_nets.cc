@@ -20,7 +20,7 @@ double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::
 
 // Floats that a layer keeps of a draft.
 int64_t DraftFloats(const DeltaNetSpec& spec) {
-  return 2 * int64_t{spec.channels()} + 2 * int64_t{spec.value_heads};
+  return int64_t{spec.channels()} + 2 * int64_t{spec.value_heads};
 }
 
 // Keeps the last `keep` of the rows of `state`, [keep, size], and of further ones, `stride` floats
@@ -77,7 +77,7 @@ DeltaNets::DeltaNets(const KernelTable& kernels, ThreadPool& pool, MatMul& matmu
       for (int tap = 0; tap < delta.conv; ++tap) net.conv[tap * channels + c] = taps[tap];
     }
     const int64_t size = delta.head_dim;
-    scratch_floats_ = std::max(scratch_floats_, size * size + size);
+    scratch_floats_ = std::max(scratch_floats_, size * size);
     if (w.qkv_gate.data != nullptr) fused = std::max(fused, w.qkv_gate.rows);
   }
   scratch_.resize(pool.threads() * scratch_floats_);
@@ -117,8 +117,7 @@ float* DeltaNets::MatrixOf(int layer, const DeltaRows& rows, int64_t value_head)
 
 DeltaNets::DraftRow DeltaNets::KeptDraft(int layer, int64_t draft) const {
   float* const row = buffers_.drafts + draft * draft_floats_ + nets_[layer].draft_offset;
-  const int64_t channels = SpecOf(layer).channels();
-  return {.qkv = row, .convolved = row + channels, .factors = row + 2 * channels};
+  return {.qkv = row, .factors = row + SpecOf(layer).channels()};
 }
 
 void DeltaNets::Run(int layer, const float* x, int64_t rows, float* out, ActivationTap* tap) {
@@ -132,7 +131,9 @@ void DeltaNets::Run(int layer, const float* x, int64_t rows, float* out, Activat
     if (sequence.begins) std::fill_n(ConvState(layer, sequence), spec.conv_floats(), 0.0f);
   }
   pool_.ParallelFor(rows, [&](int64_t row, int) {
-    ConvolveRow(layer, row);
+    const DeltaRows& sequence = sequences_[sequence_of_row_[row]];
+    Convolve(layer, ConvState(layer, sequence), b.qkv + sequence.first_row * spec.channels(),
+             spec.channels(), row - sequence.first_row, b.convolved + row * spec.channels());
     ComputeFactors(layer, row, rows);
   });
   Tap(tap, kDeltaConv, layer, b.convolved, rows, spec.channels());
@@ -224,18 +225,15 @@ void DeltaNets::ComputeFactors(int layer, int64_t row, int64_t rows) {
   }
 }
 
-void DeltaNets::ConvolveRow(int layer, int64_t row) {
+void DeltaNets::Convolve(int layer, const float* state, const float* qkv, int64_t stride,
+                         int64_t row, float* out) {
   const DeltaNetSpec& spec = SpecOf(layer);
   const int64_t channels = spec.channels();
-  const DeltaRows& sequence = sequences_[sequence_of_row_[row]];
   std::array<const float*, kMaxConvolution> inputs;
   for (int tap = 0; tap < spec.conv; ++tap) {
-    const int64_t before = spec.conv - 1 - tap;
-    const int64_t index = row - sequence.first_row - before;
-    inputs[tap] = index >= 0 ? buffers_.qkv + (row - before) * channels
-                             : ConvState(layer, sequence) + (spec.conv - 1 + index) * channels;
+    const int64_t index = row - (spec.conv - 1 - tap);
+    inputs[tap] = index >= 0 ? qkv + index * stride : state + (spec.conv - 1 + index) * channels;
   }
-  float* const out = buffers_.convolved + row * channels;
   kernels_.convolve({.weights = nets_[layer].conv.data(),
                      .inputs = inputs.data(),
                      .taps = spec.conv,
@@ -304,7 +302,6 @@ void DeltaNets::AdvanceStates(int layer) {
       const DraftRow kept = KeptDraft(layer, first_drafts_[i] + d);
       const int64_t row = sequence.first_row + tokens + d;
       std::ranges::copy(Row(buffers_.qkv, row, channels), kept.qkv);
-      std::ranges::copy(Row(buffers_.convolved, row, channels), kept.convolved);
       std::ranges::copy(Row(buffers_.factors, row, 2 * heads), kept.factors);
     }
   });
@@ -316,18 +313,24 @@ void DeltaNets::Advance(size_t sequence, int64_t drafts) {
   for (int layer = 0; layer < spec_.num_layers(); ++layer) {
     if (!spec_.layers[layer].recurrent()) continue;
     const DeltaNetSpec& spec = SpecOf(layer);
+    const int64_t channels = spec.channels();
     const DraftRow first = KeptDraft(layer, first_drafts_[sequence]);
-    pool_.ParallelFor(spec.value_heads, [&](int64_t head, int thread) {
+    float* const conv_state = ConvState(layer, rows);
+    // Nothing of the step is in the buffers any more.
+    pool_.ParallelFor(drafts, [&](int64_t row, int) {
+      Convolve(layer, conv_state, first.qkv, draft_floats_, row,
+               buffers_.convolved + row * channels);
+    });
+    pool_.ParallelFor(spec.value_heads, [&](int64_t head, int) {
       DeltaArgs args =
-          ArgsOf(spec, head, first.convolved, draft_floats_, first.factors, draft_floats_);
+          ArgsOf(spec, head, buffers_.convolved, channels, first.factors, draft_floats_);
       args.state = MatrixOf(layer, rows, head);
       args.tokens = drafts;
-      // The results have been computed.
-      args.out = scratch_.data() + thread * scratch_floats_;
-      args.out_stride = 0;
+      args.out = buffers_.out + head * spec.head_dim;
+      args.out_stride = spec.value_size();
       kernels_.advance_delta_state(args);
     });
-    Shift(spec.conv - 1, spec.channels(), first.qkv, drafts, draft_floats_, ConvState(layer, rows));
+    Shift(spec.conv - 1, channels, first.qkv, drafts, draft_floats_, conv_state);
   }
 }
 

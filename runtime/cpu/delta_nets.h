@@ -88,7 +88,6 @@ class DeltaNets {
   // What a layer keeps of a draft.
   struct DraftRow {
     float* qkv;
-    float* convolved;
     float* factors;
   };
 
@@ -101,8 +100,10 @@ class DeltaNets {
   void Project(int layer, const float* x, int64_t rows);
   void SplitInputs(int layer, int64_t row);
   void ComputeFactors(int layer, int64_t row, int64_t rows);
-  // The convolution and the norms of queries and keys.
-  void ConvolveRow(int layer, int64_t row);
+  // The convolution and the norms of queries and keys, for row `row` of consecutive rows of qkv
+  // that follow `state`.
+  void Convolve(int layer, const float* state, const float* qkv, int64_t stride, int64_t row,
+                float* out);
   // A head of consecutive tokens, without a state, a number of tokens and a place for results.
   static DeltaArgs ArgsOf(const DeltaNetSpec& spec, int64_t value_head, const float* convolved,
                           int64_t stride, const float* factors, int64_t factor_stride);
@@ -117,7 +118,7 @@ class DeltaNets {
   const int64_t draft_floats_;
   // By layer; those of other layers are empty.
   std::vector<Net> nets_;
-  // For each thread, a matrix of a state and a head's result.
+  // For each thread, a matrix of a state.
   std::vector<float> scratch_;
   int64_t scratch_floats_ = 0;
   // Rows of DeltaNetWeights::qkv_gate.
