@@ -127,11 +127,17 @@ struct Result {
 
 class ProductTest : public GpuTest {
  protected:
-  // Launches the kernel that a step of the model uses.
-  cudaError_t Launch(MatmulArgs args, int sms) {
-    Product& product = args.product;
+  // The GPU as kernels see it, with `sms` SMs.
+  DeviceTraits WithSms(int sms) const {
     DeviceTraits device = traits();
     device.sms = sms;
+    return device;
+  }
+
+  // Launches the kernel that a step of the model uses.
+  cudaError_t Launch(const MatmulArgs& args, int sms) { return Launch(args, WithSms(sms)); }
+  cudaError_t Launch(MatmulArgs args, const DeviceTraits& device) {
+    Product& product = args.product;
     if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
     if (product.tokens > kMaxPartialsTokens) args.stream_k = StreamK();
     if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
@@ -175,7 +181,11 @@ class ProductTest : public GpuTest {
 
   // Multiplies by tokens [first_token, first_token + tokens) of InputRows. The kernel adds the
   // partials up if `sum` or if there are so many tokens.
-  Result Multiply(MatmulArgs args, int first_token, int tokens, int sms, bool sum = false) {
+  Result Multiply(const MatmulArgs& args, int first_token, int tokens, int sms, bool sum = false) {
+    return Multiply(args, first_token, tokens, WithSms(sms), sum);
+  }
+  Result Multiply(MatmulArgs args, int first_token, int tokens, const DeviceTraits& device,
+                  bool sum = false) {
     Product& product = args.product;
     const int cols = product.matrices[0].cols;
     const DeviceActivations x(InputRows(first_token, tokens, cols), tokens, cols);
@@ -190,7 +200,7 @@ class ProductTest : public GpuTest {
     product.tokens = tokens;
     args.prologue = x.view();
     args.epilogue = StoreF32{y.data(), stride, sum};
-    EXPECT_EQ(Launch(args, sms), cudaSuccess);
+    EXPECT_EQ(Launch(args, device), cudaSuccess);
     result.values = y.Read();
     ExpectOnlyItsOwnWritten(result, product.splits);
     return result;
@@ -659,7 +669,7 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   }
 }
 
-// So many tokens that the kernel sums the partials.
+// So many tokens that the kernel sums the partials. Sets that do not fuse refuse.
 TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   constexpr float kScale = 16;
   // With few SMs, blocks share the last tiles of the largest matrix.
@@ -687,6 +697,11 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
       for (const int some : {sms(), 17, 18}) {
         const DeviceArray<float> residual(before);
         adding.epilogue = AddToResidual{residual.data(), stride, kScale};
+        if (!kernels().fuses) {
+          EXPECT_EQ(Launch(adding, some), cudaErrorInvalidValue);
+          EXPECT_TRUE(SameBits(residual.Read(), before));
+          continue;
+        }
         ASSERT_EQ(Launch(adding, some), cudaSuccess);
         EXPECT_TRUE(SameBits(residual.Read(), expected)) << some << " SMs";
       }
@@ -694,7 +709,8 @@ TEST_F(ProductTest, ManyTokensAddToTheResidual) {
   }
 }
 
-// For so many tokens the RoPE epilogue makes queries, keys and values: the same as LaunchRope.
+// For so many tokens the RoPE epilogue makes queries, keys and values: the same as LaunchRope. Sets
+// that do not fuse refuse.
 TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
   struct Case {
     int heads;
@@ -819,6 +835,10 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       for (const int some : {sms(), 17, 18}) {
         Made made;
         args.epilogue = StoreQkv{rope(made)};
+        if (!kernels().fuses) {
+          EXPECT_EQ(Launch(args, some), cudaErrorInvalidValue);
+          continue;
+        }
         ASSERT_EQ(Launch(args, some), cudaSuccess);
         EXPECT_TRUE(SameBits(made.q.Read(), expected.q.Read())) << some << " SMs";
         EXPECT_TRUE(SameBits(made.q_lo.Read(), expected.q_lo.Read()));
@@ -869,7 +889,36 @@ TEST_F(ProductTest, FewerWarpsShareABlockWithLargeInputs) {
   }
 }
 
-// The norm that a product of one token makes in its prologue is LaunchNorm's.
+// The least shared memory of GPUs since compute capability 8.0 changes no bit. Eight tokens do not
+// fit it with so many columns.
+TEST_F(ProductTest, SmallSharedMemoryChangesNoBit) {
+  constexpr int kRows = 1240;
+  constexpr int kCols = 8192;
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_1,
+                                TensorType::kQ4_K, TensorType::kQ6_K, TensorType::kIQ3_S}) {
+    SCOPED_TRACE(GetTensorTypeInfo(type).name);
+    const DeviceMatrix matrix(type, kRows, kCols, 84, stream());
+    for (const int splits : {1, 5}) {
+      const MatmulArgs args = {
+          .product = {.matrices = {matrix.tiles}, .num_matrices = 1, .splits = splits}};
+      for (const int tokens : {1, 3, 5, 8, 40}) {
+        const Result expected = Multiply(args, 0, tokens, sms());
+        // With few SMs a block has several rounds of tiles.
+        for (const int some : {sms(), 2 * splits}) {
+          DeviceTraits device = WithSms(some);
+          device.smem_block = 99 * 1024;
+          device.smem_sm = 100 * 1024;
+          const Result small = Multiply(args, 0, tokens, device);
+          ASSERT_TRUE(SameBits(small.values, expected.values))
+              << tokens << " tokens, " << splits << " splits, " << some << " SMs";
+        }
+      }
+    }
+  }
+}
+
+// The norm that a product of one token makes in its prologue is LaunchNorm's. Sets that do not fuse
+// refuse.
 TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
   for (const int cols : {256, 896, 2048, 3584, 5120, 8192}) {
     for (const int splits : {0, 1, 3, 8}) {
@@ -919,6 +968,10 @@ TEST_F(ProductTest, ANormedInputIsTheNormsOutput) {
                                .scale = 16,
                                .weight = weight.data(),
                                .eps = 1e-6f};
+      if (!kernels().fuses) {
+        EXPECT_EQ(kernels().matvec(args, traits(), stream()), cudaErrorInvalidValue);
+        continue;
+      }
       ASSERT_EQ(kernels().matvec(args, traits(), stream()), cudaSuccess);
       EXPECT_TRUE(SameBits(actual.Read(), expected.Read()));
       EXPECT_TRUE(SameBits(new_residual.Read(), residual.Read()));
