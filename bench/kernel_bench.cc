@@ -119,6 +119,7 @@ struct Options {
   std::vector<std::string> formats = {"F16", "Q8_0", "Q6_K", "Q5_0", "Q4_K"};
   std::vector<int> tokens = {1};
   double seconds = 0;
+  std::string kernels = "auto";
   bool experts = false;
 };
 
@@ -287,6 +288,9 @@ absl::Status MeasureExperts(const cuda::DeviceInfo& device, const ExpertModel& m
   if (gated) {
     args.epilogue = cuda::SwiGlu{{.data = reinterpret_cast<__half*>(y.data()), .tokens = max_rows}};
   }
+  if (tokens == 1 && device.kernels->fuses && cuda::MultipliesOneToken(spec, model.hidden)) {
+    args.one_token = gated ? cuda::OneToken::kSharedRow : cuda::OneToken::kOwnRows;
+  }
   ORCD_ASSIGN_OR_RETURN(
       const double seconds, LaunchSeconds(kLaunches, warm_seconds, [&](int i, cudaStream_t stream) {
         args.experts.data = weights.data() + i % copies * experts.bytes();
@@ -304,10 +308,10 @@ absl::Status MeasureExperts(const cuda::DeviceInfo& device, const ExpertModel& m
 }
 
 absl::Status Measure(const Options& options) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice("0", options.kernels));
   ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, /*vocab=*/1),
                             "preparing kernels");
-  std::printf("%s\n", device.name.c_str());
+  std::printf("%s, kernels %s\n", device.name.c_str(), device.kernels->name);
   const auto wanted = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -344,6 +348,7 @@ int Main(int argc, char** argv) {
   app.add_option("--model", options.models)->capture_default_str();
   app.add_option("--format", options.formats)->capture_default_str();
   app.add_option("--tokens", options.tokens)->capture_default_str();
+  app.add_option("--kernels", options.kernels, "Kernel set, or auto")->capture_default_str();
   app.add_option("--seconds", options.seconds, "Warm the GPU up for so long, with random numbers");
   app.add_flag("--experts", options.experts,
                "Products of the mixtures of experts instead, whose tokens choose at random");

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
 #include "cuda/shaped_model_for_test.h"
 #include "runtime/backend/steps_for_test.h"
@@ -32,7 +31,7 @@ std::unique_ptr<Backend> BackendOf(std::shared_ptr<const Model> model, int max_s
   options.max_step_tokens = max_step_tokens;
   options.kv_cache_bytes = int64_t{1} << 30;
   NullLoadObserver observer;
-  auto backend = CreateCudaBackend(std::move(model), options, observer);
+  auto backend = CreateBackendForTest(std::move(model), options, observer);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
 }
@@ -75,6 +74,14 @@ class ForcingTap : public ActivationTap {
   const int layer_;
   const std::span<const ForcedExperts> tokens_;
 };
+
+bool SameDraw(const SampledToken& a, const SampledToken& b) {
+  const auto same = [](float x, float y) { return std::memcmp(&x, &y, sizeof(x)) == 0; };
+  return a.finite && b.finite && a.token == b.token && same(a.logprob, b.logprob) &&
+         std::ranges::equal(a.top, b.top, [&](const TokenLogprob& x, const TokenLogprob& y) {
+           return x.token == y.token && same(x.logprob, y.logprob);
+         });
+}
 
 class GpuExpertsTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
 
@@ -158,6 +165,47 @@ TEST_P(GpuExpertsTest, AStepTellsOfTheLoadOfItsExperts) {
   EXPECT_EQ(RunStep(*backend, three).expert_load.tokens, 3 * choices);
 }
 
+// Of one token alone no rows are gathered.
+TEST_P(GpuExpertsTest, ATokenDrawsTheSameAmongUpToEightOthers) {
+  const auto model = cpu::NanoModel("Q8_0", GetParam());
+  ASSERT_NE(model, nullptr);
+  auto backend = BackendOf(model, 16, 128);
+  ASSERT_NE(backend, nullptr);
+  constexpr int kMost = 9;
+  SamplingParams params;
+  params.temperature = 1;
+  params.logprobs = 20;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<int32_t>> blocks;
+  for (int i = 0; i < kMost; ++i) {
+    prompts.push_back(TestTokens(1, /*seed=*/i));
+    blocks.push_back(BlockRange(i, 1));
+  }
+  const auto part = [&](int i) {
+    StepSequence seq = StartSequence(i, prompts[i], blocks[i]);
+    seq.start_params = &params;
+    seq.start_history = prompts[i];
+    seq.start_prompt_tokens = 1;
+    seq.sample = true;
+    return seq;
+  };
+  std::vector<SampledToken> alone;
+  for (int i = 0; i < kMost; ++i) {
+    const std::vector<SampledToken> drawn = SamplesOf(RunStep(*backend, {part(i)}));
+    ASSERT_EQ(drawn.size(), 1u);
+    alone.push_back(drawn[0]);
+  }
+  for (int count = 2; count <= kMost; ++count) {
+    std::vector<StepSequence> together;
+    for (int i = 0; i < count; ++i) together.push_back(part(i));
+    const std::vector<SampledToken> drawn = SamplesOf(RunStep(*backend, together));
+    ASSERT_EQ(static_cast<int>(drawn.size()), count);
+    for (int i = 0; i < count; ++i) {
+      EXPECT_TRUE(SameDraw(drawn[i], alone[i])) << "token " << i << " of " << count;
+    }
+  }
+}
+
 // --- Co-arrivals. --------------------------------------------------------------------------------
 
 // Two layers of Qwen3-30B-A3B, with all their experts and a small vocabulary.
@@ -182,14 +230,6 @@ struct LoneRequest {
   SamplingParams params;
   std::vector<SampledToken> drawn;
 };
-
-bool SameDraw(const SampledToken& a, const SampledToken& b) {
-  const auto same = [](float x, float y) { return std::memcmp(&x, &y, sizeof(x)) == 0; };
-  return a.finite && b.finite && a.token == b.token && same(a.logprob, b.logprob) &&
-         std::ranges::equal(a.top, b.top, [&](const TokenLogprob& x, const TokenLogprob& y) {
-           return x.token == y.token && same(x.logprob, y.logprob);
-         });
-}
 
 // A request among others.
 struct Guest {

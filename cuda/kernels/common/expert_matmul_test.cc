@@ -189,6 +189,21 @@ class ExpertProductTest : public GpuTest {
     return y.Read();
   }
 
+  // Launches the products of one token's experts, all of which have `counts` of one row.
+  void MultiplyOneToken(const Experts& experts, const std::vector<int>& counts,
+                        const DeviceActivations& x, int sms, ExpertMatmulArgs args) {
+    const DeviceArray<ExpertTile> list(TilesOf(counts, kExpertRowAlign));
+    args.x = x.view();
+    args.experts = experts.tiles;
+    args.expert_rows = experts.rows;
+    args.tiles = list.data();
+    args.max_tiles = static_cast<int>(TilesOf(counts, kExpertRowAlign).size());
+    DeviceTraits device = traits();
+    device.sms = sms;
+    ASSERT_EQ(kernels().expert_gemm(args, device, stream()), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream()), cudaSuccess);
+  }
+
   // `bias`: in VRAM, or null.
   std::vector<uint16_t> MultiplyUnits(const Experts& experts, const std::vector<int>& counts,
                                       const std::vector<uint16_t>& inputs, int tile_rows, int sms,
@@ -201,6 +216,22 @@ class ExpertProductTest : public GpuTest {
     return out.Read();
   }
 };
+
+// Rows of experts that one token chose: one each, of one to eight experts.
+std::vector<int> OneTokensRows(int used) {
+  std::vector<int> counts(8, 0);
+  for (int i = 0; i < used; ++i) counts[i * 7 / std::max(used - 1, 1)] = 1;
+  return counts;
+}
+// The rows of such experts' inputs, one below the other.
+std::vector<uint16_t> CompactRows(const std::vector<uint16_t>& inputs, int used, int cols) {
+  std::vector<uint16_t> rows(size_t{1} * RoundUpTo(used, kExpertRowAlign) * cols, 0xFFFF);
+  for (int i = 0; i < used; ++i) {
+    std::copy_n(inputs.begin() + int64_t{i} * kExpertRowAlign * cols, cols,
+                rows.begin() + int64_t{i} * cols);
+  }
+  return rows;
+}
 
 constexpr int kTileSizes[] = {32, 64, 128, 256};
 // Rows of experts: none, few, whole tiles, and remainders for each of a kernel's shapes.
@@ -292,6 +323,107 @@ TEST_P(ExpertFormatTest, UnitsAreThoseOfDenseProducts) {
                 << shape.rows << " x " << shape.cols << ", activation "
                 << static_cast<int>(activation) << ", tiles of " << tile_rows << " rows, "
                 << available << " SMs";
+          }
+        }
+      }
+    }
+  }
+}
+
+// Without gathered rows, and with the sum of choices in the product.
+TEST_P(ExpertFormatTest, OneTokensRowsAreThoseOfDenseProducts) {
+  if (!kernels().fuses) GTEST_SKIP() << "rows are always gathered";
+  for (const Shape& shape : Shapes()) {
+    for (const float scale : Scales()) {
+      const Experts experts(GetParam(), 8, shape.rows, shape.cols, scale, stream());
+      const std::vector<float> bias = RandomFloats(size_t{8} * shape.rows, 21);
+      const DeviceArray<float> device_bias(bias);
+      for (const int used : {1, 2, 3, 8}) {
+        const std::vector<int> counts = OneTokensRows(used);
+        const std::vector<uint16_t> inputs = Inputs(counts, shape.cols, 1);
+        const int stride = shape.rows + 4;
+        const std::vector<float> expected = DenseF32(experts, counts, inputs, shape.rows, stride);
+        const DeviceActivations x(CompactRows(inputs, used, shape.cols),
+                                  RoundUpTo(used, kExpertRowAlign), shape.cols);
+        const std::vector<float> weights = RandomFloats(16, 22);
+        const DeviceArray<float> device_weights(weights);
+        for (const int available : {sms(), 17, 3}) {
+          SCOPED_TRACE(::testing::Message()
+                       << shape.rows << " x " << shape.cols << ", scale " << scale << ", " << used
+                       << " experts, " << available << " SMs");
+          const DeviceArray<float> y(size_t{1} * SortedRows(counts) * stride);
+          MultiplyOneToken(experts, counts, x, available,
+                           {.epilogue = StoreF32{y.data(), stride},
+                            .stored_rows = shape.rows,
+                            .one_token = OneToken::kOwnRows});
+          ASSERT_TRUE(SameBits(y.Read(), expected));
+          for (const bool biased : {false, true}) {
+            const DeviceArray<float> out(shape.rows + 4);
+            constexpr float kScale = 1 / kSwiGluScale;
+            MultiplyOneToken(
+                experts, counts, x, available,
+                {.epilogue = SumOfChoices{.weights = device_weights.data(),
+                                          .bias = biased ? device_bias.data() : nullptr,
+                                          .scale = kScale,
+                                          .out = out.data()},
+                 .stored_rows = shape.rows,
+                 .one_token = OneToken::kOwnRows});
+            // As LaunchCombineExperts.
+            std::vector<float> sums = DeviceArray<float>(shape.rows + 4).Read();
+            for (int row = 0; row < shape.rows; ++row) {
+              float sum = 0;
+              int choice = 0;
+              for (int e = 0; e < 8; ++e) {
+                if (counts[e] == 0) continue;
+                const float value =
+                    std::fma(kScale, expected[size_t{1} * choice * kExpertRowAlign * stride + row],
+                             biased ? bias[size_t{1} * e * shape.rows + row] : 0.0f);
+                sum = std::fma(weights[choice++], value, sum);
+              }
+              sums[row] = sum;
+            }
+            ASSERT_TRUE(SameBits(out.Read(), sums)) << (biased ? "with" : "without") << " a bias";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ExpertFormatTest, OneTokensUnitsAreThoseOfManyTokens) {
+  if (!kernels().fuses) GTEST_SKIP() << "rows are always gathered";
+  for (const Shape& shape : Shapes()) {
+    const Experts experts(GetParam(), 8, shape.rows, shape.cols, 1, stream());
+    const int units = experts.rows / 2;
+    const std::vector<float> bias_values = RandomFloats(size_t{8} * experts.rows, 9, 3);
+    const DeviceArray<float> bias(bias_values);
+    for (const int used : {1, 2, 3, 8}) {
+      const std::vector<int> counts = OneTokensRows(used);
+      // All experts have the first one's row.
+      std::vector<uint16_t> inputs = Inputs(counts, shape.cols, 4 / experts.norm);
+      for (int i = 1; i < used; ++i) {
+        std::copy_n(inputs.begin(), shape.cols,
+                    inputs.begin() + int64_t{i} * kExpertRowAlign * shape.cols);
+      }
+      const DeviceActivations x(CompactRows(inputs, 1, shape.cols), kExpertRowAlign, shape.cols);
+      for (const Activation activation :
+           {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
+        for (const bool biased : {false, true}) {
+          const float* const added = biased ? bias.data() : nullptr;
+          const std::vector<uint16_t> expected = CompactRows(
+              MultiplyUnits(experts, counts, inputs, 32, sms(), activation, added), used, units);
+          for (const int available : {sms(), 17, 3}) {
+            const DeviceActivations out(RoundUpTo(used, kExpertRowAlign), units);
+            MultiplyOneToken(experts, counts, x, available,
+                             {.epilogue = SwiGlu{out.view(), activation},
+                              .stored_rows = experts.rows,
+                              .bias = added,
+                              .one_token = OneToken::kSharedRow});
+            EXPECT_EQ(out.WrittenOutside(), 0);
+            ASSERT_TRUE(SameBits(out.Read(), expected))
+                << shape.rows << " x " << shape.cols << ", " << used << " experts, activation "
+                << static_cast<int>(activation) << (biased ? ", a bias, " : ", ") << available
+                << " SMs";
           }
         }
       }

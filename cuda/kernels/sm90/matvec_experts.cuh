@@ -24,20 +24,20 @@ namespace orcd::cuda::matvec {
 
 struct ExpertMatvecParams {
   // Expert 0's.
-  TiledMatrix matrix;
+  TiledMatrix matrix = {};
   // All entries multiply row 0, or each a row of its own.
-  Activations x;
-  bool shares_x;
-  const ExpertTile* tiles;
-  int max_tiles;
+  Activations x = {};
+  bool shares_x = false;
+  const ExpertTile* tiles = nullptr;
+  int max_tiles = 0;
   // Rows that are stored, of an expert's; and [experts, bias_stride], or null.
-  int stored_rows;
-  const float* bias;
-  int bias_stride;
+  int stored_rows = 0;
+  const float* bias = nullptr;
+  int bias_stride = 0;
   // One of them has a pointer.
-  StoreF32 store;
-  SwiGlu swiglu;
-  SumOfChoices sum;
+  StoreF32 store = {};
+  SwiGlu swiglu = {};
+  SumOfChoices sum = {};
 };
 
 using ExpertMatvec = void (*)(ExpertMatvecParams params, LaunchShape shape);
