@@ -50,6 +50,10 @@ std::string ClassOf(char letter, bool has_all_readings) {
 // Python and Rust leave out the line feed alone.
 constexpr std::string_view kSmallestDot = R"([^\n\r\u{2028}\u{2029}])";
 constexpr std::string_view kLargestDot = R"([^\n])";
+// No class of ours has U+0000, which no text may have: no escape spells it (json_schema.cc). The
+// library (derivre 0.3.13, json_quote) takes a set of bytes that has all control characters for
+// one that has `"` and `\` too, and lets [^"] match an escaped `"`.
+constexpr std::string_view kWithoutNul = R"(--[\x{0}]])";
 constexpr std::string_view kSyntax = R"(\.+*?()|[]{}^$)";
 constexpr std::string_view kSyntaxOfClasses = R"(\[]^-&~)";
 // Rust counts with 32 bits.
@@ -86,6 +90,8 @@ class EcmaReader {
   struct Atom {
     std::string text;
     bool is_class = false;
+    // True if U+0000 may be in it, and `"` or `\` not.
+    bool has_nul = false;
   };
 
   // Both return false, with which reading ends.
@@ -157,8 +163,12 @@ class EcmaReader {
         return ReadClass();
       case '\\': {
         Atom atom;
-        return ReadEscape(/*in_class=*/false, /*is_negated=*/false, atom) && Append(atom.text);
+        return ReadEscape(/*in_class=*/false, /*is_negated=*/false, atom) &&
+               Append(atom.has_nul ? Join({"[", atom.text, kWithoutNul}) : atom.text);
       }
+      case '\0':
+        rest_.remove_prefix(1);
+        return Append(Join({R"([\x{0})", kWithoutNul}));
       default:
         return AppendLiteral(TakeCharacter());
     }
@@ -259,25 +269,31 @@ class EcmaReader {
           "`[]` and `[^]` are read in different ways; escape a `]` that comes first");
     }
     std::string set = is_negated ? "[^" : "[";
+    bool has_nul = false;
     for (;;) {
       if (rest_.empty()) return Invalid("a class of characters is not closed");
       if (Take("]")) break;
       Atom first;
       if (!ReadClassAtom(is_negated, first)) return false;
       set += first.text;
+      has_nul = has_nul || first.has_nul;
       if (rest_.size() < 2 || rest_[0] != '-' || rest_[1] == ']') continue;
       rest_.remove_prefix(1);
       Atom last;
       if (!ReadClassAtom(is_negated, last)) return false;
+      has_nul = has_nul || last.has_nul;
       // A hyphen beside a class is a character, and no range.
       set.append(first.is_class || last.is_class ? "\\-" : "-").append(last.text);
     }
-    return Append(set + "]");
+    if (is_negated) return Append(set + R"(\x{0}])");
+    return Append(has_nul ? Join({set, kWithoutNul}) : set + "]");
   }
 
   bool ReadClassAtom(bool is_negated, Atom& atom) {
     if (rest_.front() == '\\') return ReadEscape(/*in_class=*/true, is_negated, atom);
-    atom.text = InClass(TakeCharacter());
+    const std::string_view character = TakeCharacter();
+    if (character.front() == '\0') return SetCode(0, atom);
+    atom.text = InClass(character);
     return true;
   }
   static std::string InClass(std::string_view character) {
@@ -341,6 +357,7 @@ class EcmaReader {
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), code, 16);
     const std::string_view hex(digits.data(), static_cast<size_t>(end.ptr - digits.data()));
     atom.text = Join({"\\x{", hex, "}"});
+    atom.has_nul = code == 0;
     return true;
   }
 
@@ -401,7 +418,9 @@ class EcmaReader {
           Join({"`\\", std::string_view(&letter, 1), "` needs the name of a property in braces"}));
     }
     rest_.remove_prefix(end + 1);
-    atom = {.text = Join({"\\", std::string_view(&letter, 1), "{", name, "}"}), .is_class = true};
+    atom = {.text = Join({"\\", std::string_view(&letter, 1), "{", name, "}"}),
+            .is_class = true,
+            .has_nul = true};
     return true;
   }
 

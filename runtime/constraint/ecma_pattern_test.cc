@@ -17,9 +17,8 @@ std::string Translate(std::string_view pattern) {
 }
 
 TEST(EcmaPatternTest, LeavesWhatBothSyntaxesRead) {
-  for (const char* pattern :
-       {"", "abc", "^a|b$", "a*b+c?d{2}e{2,}f{2,3}", "[a-c_][^x-z]", "é日+", R"(\.\*\(\[\{\^\$\\)",
-        R"(\t\n\v\f\r)", R"(\p{L}\P{Script=Greek})", "<a>#&~-"}) {
+  for (const char* pattern : {"", "abc", "^a|b$", "a*b+c?d{2}e{2,}f{2,3}", "[a-c_]", "é日+",
+                              R"(\.\*\(\[\{\^\$\\)", R"(\t\n\v\f\r)", "<a>#&~-"}) {
     EXPECT_EQ(Translate(pattern), pattern);
   }
 }
@@ -36,7 +35,7 @@ TEST(EcmaPatternTest, EscapesWhatOnlyRustReadsInBrackets) {
 
 TEST(EcmaPatternTest, MatchesWhatAllReadingsOfAClassDo) {
   EXPECT_EQ(Translate(R"(\d\D)"), R"([0-9][^\p{Nd}])");
-  EXPECT_EQ(Translate(R"([^\d][^\D_])"), R"([^[\p{Nd}]][^[^0-9]_])");
+  EXPECT_EQ(Translate(R"([^\d][^\D_])"), R"([^[\p{Nd}]\x{0}][^[^0-9]_\x{0}])");
   EXPECT_EQ(Translate(R"([\w.-])"), R"([[0-9A-Za-z_].\-])");
   EXPECT_EQ(Translate(R"([+-\d])"), R"([+\-[0-9]])");
   EXPECT_EQ(Translate(R"([\d-z])"), R"([[0-9]\-z])");
@@ -54,11 +53,22 @@ TEST(EcmaPatternTest, MatchesWhatAnyReadingOfAClassDoes) {
     return ReadEcmaPattern(pattern, EcmaReading::kLargest).text;
   };
   EXPECT_EQ(largest(R"(\d\D)"), R"([\p{Nd}][^0-9])");
-  EXPECT_EQ(largest(R"([^\d][^\D_])"), R"([^[0-9]][^[^\p{Nd}]_])");
+  EXPECT_EQ(largest(R"([^\d][^\D_])"), R"([^[0-9]\x{0}][^[^\p{Nd}]_\x{0}])");
   EXPECT_EQ(largest(R"(\W)"), R"([^0-9A-Za-z_])");
   EXPECT_EQ(largest("."), R"([^\n])");
   EXPECT_THAT(largest(R"(\s)"), HasSubstr("\\u{FEFF}"));
   EXPECT_EQ(largest("^a[bc]{2}$"), "^a[bc]{2}$");
+}
+
+TEST(EcmaPatternTest, NoClassHasTheNullCharacter) {
+  EXPECT_EQ(Translate("[^x-z]"), R"([^x-z\x{0}])");
+  EXPECT_EQ(Translate(R"(\p{L}\P{Script=Greek})"),
+            R"([\p{L}--[\x{0}]][\P{Script=Greek}--[\x{0}]])");
+  EXPECT_EQ(Translate(R"([a\P{P}])"), R"([a\P{P}--[\x{0}]])");
+  EXPECT_EQ(Translate(R"([\0-!])"), R"([\x{0}-!--[\x{0}]])");
+  EXPECT_EQ(Translate(std::string_view("[\0-!]", 5)), R"([\x{0}-!--[\x{0}]])");
+  EXPECT_EQ(Translate(R"(\0|\x00)"), R"([\x{0}--[\x{0}]]|[\x{0}--[\x{0}]])");
+  EXPECT_EQ(Translate(std::string_view("\0", 1)), R"([\x{0}--[\x{0}]])");
 }
 
 TEST(EcmaPatternTest, TranslatesSpellings) {
@@ -67,7 +77,7 @@ TEST(EcmaPatternTest, TranslatesSpellings) {
   EXPECT_EQ(Translate("a{b}c{,}]{"), R"(a\{b\}c\{,\}\]\{)");
   EXPECT_EQ(Translate(R"(\/\-\_\<\>\é\ )"), "/-_<>é ");
   EXPECT_EQ(Translate(R"(\x41\u0042\u{1F600}\uD83D\uDE00)"), R"(\x{41}\x{42}\x{1f600}\x{1f600})");
-  EXPECT_EQ(Translate(R"(\0\cJ\ca)"), R"(\x{0}\x{a}\x{1})");
+  EXPECT_EQ(Translate(R"(\cJ\ca)"), R"(\x{a}\x{1})");
 }
 
 TEST(EcmaPatternTest, RefusesByName) {

@@ -344,6 +344,13 @@ class SchemaWalk {
       }
       Visit(of_member);
     }
+    const Json* declared = FindMember(*place.schema, "properties");
+    if (keyword.role == SchemaRole::kPatternMap && declared != nullptr && declared->is_object() &&
+        std::ranges::any_of(declared->get_ref<const Json::object_t&>(), [](const auto& member) {
+          return member.first.find('\0') != std::string::npos;
+        })) {
+      return Unsupported(place, keyword.name, "a property's name has U+0000, which none matches");
+    }
     return absl::OkStatus();
   }
 

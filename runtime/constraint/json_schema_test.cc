@@ -82,6 +82,8 @@ TEST(JsonSchemaTest, RefusesByPointer) {
        "f: /patternProperties/a~1(?=b): look-around"},
       {R"({"patternProperties":{"^a/b$":{"type":"integer"},"^a\\/b$":{"maximum":5}}})",
        "CONSTRAINT_UNSUPPORTED", "f: /patternProperties: two of the patterns"},
+      {R"({"properties":{"\u0000":{}},"patternProperties":{"^a":{"type":"null"}}})",
+       "CONSTRAINT_UNSUPPORTED", "f: /patternProperties: a property's name has U+0000"},
       {R"({"patternProperties":{"^\\d$":{"type":"null"},"^a":{}},"additionalProperties":false})",
        "CONSTRAINT_UNSUPPORTED", "f: /patternProperties/^\\d$: "},
       {R"({"patternProperties":{"^.$":{"type":"null"}},"additionalProperties":{"minimum":1}})",

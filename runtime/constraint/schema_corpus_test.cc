@@ -169,6 +169,41 @@ TEST_P(SchemaCorpusTest, InvalidDocumentsAreNotAccepted) {
   }
 }
 
+// The library lets a class with all control characters match an escaped `"` or `\\` that it leaves
+// out (ecma_pattern.cc).
+TEST_P(SchemaCorpusTest, ClassesMatchNoEscapedCharacterThatTheyLeaveOut) {
+  const SchemaCase patterns[] = {
+      {"quote", R"x({"type":"string","pattern":"^[^\"]+$"})x", {R"("a\\b")"}, {R"("a\"b")"}},
+      {"backslash", R"x({"type":"string","pattern":"^[^\\\\]+$"})x", {R"("\"")"}, {R"("\\")"}},
+      {"no_feed",
+       R"x({"type":"string","pattern":"^[^\"\\n]+$"})x",
+       {R"("\t")"},
+       {R"("\"")", R"("\n")"}},
+      {"range", R"x({"type":"string","pattern":"^[\\0-!]+$"})x", {R"("\n !")"}, {R"("\"")"}},
+      {"property",
+       R"x({"type":"string","pattern":"^\\P{P}+$"})x",
+       {R"("\na")"},
+       {R"("\"")", R"("\\")"}},
+      {"in_class", R"x({"type":"string","pattern":"^[a\\P{P}]+$"})x", {R"("\na")"}, {R"("\"")"}},
+      {"union", R"x({"type":"string","pattern":"^(\\0|[^\"])+$"})x", {R"("\na")"}, {R"("\"")"}},
+      {"name",
+       R"x({"type":"object","patternProperties":{"^[^\"]$":{"type":"integer"}}})x",
+       {R"({"a":1})", R"({"\"":"b"})"},
+       {R"({"a":"b"})"}},
+  };
+  for (const SchemaCase& schema : patterns) {
+    for (const bool valid : {true, false}) {
+      for (const std::string& text : valid ? schema.valid : schema.invalid) {
+        for (const std::vector<int32_t>& ids : SplitsOf(text)) {
+          const std::unique_ptr<Constraint> constraint = Make(schema);
+          ASSERT_NE(constraint, nullptr);
+          EXPECT_EQ(Takes(*constraint, ids), valid) << schema.name << ": " << text;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(SchemaCorpusTest, AnUnfinishedDocumentMayNotEnd) {
   for (const SchemaCase& schema : cases_) {
     const std::string& text = schema.valid.back();
