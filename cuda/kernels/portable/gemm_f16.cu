@@ -189,7 +189,9 @@ class Epilogue {
   // `warp_tile`: the warp's first row tile.
   __device__ __forceinline__ Epilogue(const Params& args, int warp_tile, int first_token)
       : args_(args) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    int lane = static_cast<int>(threadIdx.x % 32);
+    // Lets the compiler keep the addresses that follow from it in no registers before.
+    asm volatile("" : "+r"(lane));
     const int g = lane / 4;
     tile_ = warp_tile + g / 2;
     row_ = tile_ * kTileRows + g % 2 * 4;

@@ -2,18 +2,19 @@
 // of few tokens or quantised weights, and of experts (experts.h), whose work is a list in VRAM.
 //
 // Kernel<format, tokens>: y = W x.
-//   Tile      `warps` warps of two row tiles (32 rows) each, by 32 or 64 tokens. Dense: blockIdx.y
-//             is the split of K. Experts: blockIdx.y is the list's entry, and all of K is one
-//             split; entries without rows end at once. Blocks of one set of rows and neighbouring
-//             tokens run close in time, so that weights are read from memory once.
-//   Warps     2 to 10, as many as balance the SMs' work; one block an SM, or two of up to 5 warps
-//             if there are more blocks than SMs.
+//   Tile      a block computes block_tiles row tiles of 16 rows by 32 or 64 tokens. Dense:
+//             blockIdx.y is the split of K. Experts: blockIdx.y is the list's entry, and all of K
+//             is one split; entries without rows end at once. Blocks of one set of rows and
+//             neighbouring tokens run close in time, so that weights are read from memory once.
+//   Warps     2 to 10 of one or two row tiles each, so that the SM's four tensor cores have about
+//             as many; one block an SM, or two of up to 5 warps if there are more blocks than SMs.
 //   Pipeline  two rings in shared memory, filled by cp.async. Activations: four stages of 64
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
 //             as the GPU has room for; a warp copies its own. A step of 64 columns has one group
 //             of copies and one barrier.
-//   Loop      a warp loads 64 columns of both row tiles and dequantises them, step by step of 16
-//             columns, into A fragments in registers; B by ldmatrix; mma.m16n8k16, F32 sums.
+//   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
+//             mma.m16n8k16 of the step before run, and loads the next 64 columns before the last of
+//             them; B by ldmatrix; F32 sums.
 //   Epilogue  partials of the split from registers to y; or SwiGLU, with the experts' bias, each
 //             core matrix transposed within the warp and stored whole.
 //   Floor     weights once from memory; each block reads kTokens * columns * 2 bytes of activations
@@ -31,7 +32,7 @@
 
 namespace orcd::cuda::portable::gemm {
 
-// Row tiles of a warp.
+// Most row tiles of a warp.
 constexpr int kWarpTiles = 2;
 constexpr int kMinWarps = 2;
 constexpr int kMaxWarps = 10;
@@ -39,23 +40,24 @@ constexpr int kMaxWarps = 10;
 constexpr int kMaxWarpsOfTwo = kMaxWarps / 2;
 constexpr int kXStages = 4;
 
-// Shape of a launch's blocks.
+// Shape of a launch's blocks. The first block_tiles - warps warps have two row tiles.
 struct BlockShape {
+  int block_tiles;
   int warps;
   int weight_stages;
   // Token tiles of a dense product, or of an entry of the experts' list.
   int token_tiles;
 };
 
-// Stages of weights: at least so many that a unit has arrived when as many groups of copies are in
-// flight as those of activations.
+// Stages of weights: at least so many that a unit, which is loaded a step of 64 columns early, has
+// arrived while as many groups of copies are in flight as those of activations.
 constexpr int MinWeightStages(TileFormat format) {
   return 1 + (kXStages - 1 + UnitGroups(format) - 1) / UnitGroups(format);
 }
 constexpr int MaxWeightStages(TileFormat format) { return UnitGroups(format) == 1 ? 8 : 4; }
 
-constexpr int SharedBytes(TileFormat format, int tokens, int warps, int weight_stages) {
-  return kXStages * XBytes(tokens) + weight_stages * warps * kWarpTiles * UnitBytes(format);
+constexpr int SharedBytes(TileFormat format, int tokens, int block_tiles, int weight_stages) {
+  return kXStages * XBytes(tokens) + weight_stages * block_tiles * UnitBytes(format);
 }
 
 // movmatrix: transposes a matrix of 8 rows of 8 halves, of which lane 4g + t has columns 2t and
@@ -91,26 +93,55 @@ __device__ __forceinline__ void CopyUnit(uint32_t to, const uint8_t* from, int l
 template <int kTokens>
 using Sums = float[kWarpTiles][kTokens / 8][4];
 
-// c += the columns of step kStep of a group times x, whose stage is at the lane's address `x`.
-template <TileFormat kFormat, int kTokens, int kStep>
-__device__ __forceinline__ void MultiplyStep(const Group<kFormat> (&groups)[kWarpTiles], uint32_t x,
+// c += the columns of step `step` of a group, whose fragments are `a`, times x, whose stage is at
+// the lane's address `x`.
+template <int kTokens, int kTiles>
+__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[kTiles][4], uint32_t x, int step,
                                              Sums<kTokens>& c) {
-  uint32_t a[kWarpTiles][4];
-#pragma unroll
-  for (int i = 0; i < kWarpTiles; ++i) {
-    Fragment<kFormat, kStep>(groups[i].quants, groups[i].scales, a[i]);
-  }
 #pragma unroll
   for (int j = 0; j < kTokens / 8; j += 2) {
     uint32_t b[4];
-    LoadMatrices(x + j * XBytes(8) + kStep * 256, b);
+    LoadMatrices(x + j * XBytes(8) + step * 256, b);
 #pragma unroll
-    for (int i = 0; i < kWarpTiles; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       Mma(c[i][j], a[i], b[0], b[1]);
       Mma(c[i][j + 1], a[i], b[2], b[3]);
     }
   }
 }
+
+// A warp's kTiles row tiles, of which it holds one group of 64 columns.
+template <TileFormat kFormat, int kTiles>
+struct WarpTiles {
+  UnitScales<kFormat> scales[kTiles];
+  Group<kFormat> groups[kTiles];
+
+  // `unit`: of the first tile, which the others follow.
+  __device__ __forceinline__ void LoadScales(const uint8_t* unit,
+                                             const uint32_t (&factors)[kWarpTiles], int lane) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      scales[i].Load(unit + i * UnitBytes(kFormat), factors[i], lane);
+    }
+  }
+  __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      groups[i].Load(unit + i * UnitBytes(kFormat), scales[i], group, lane);
+    }
+  }
+  // Makes the A fragments of step kStep.
+  template <int kStep>
+  __device__ __forceinline__ void Dequantise(uint32_t (&a)[kTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      Fragment<kFormat, kStep>(groups[i].quants, groups[i].scales, a[i]);
+    }
+  }
+};
+
+// Barrier of all threads of a block, whose warps may be at different calls.
+__device__ __forceinline__ void BlockSync() { NamedBarrierSync(1, static_cast<int>(blockDim.x)); }
 
 // Stores a row tile's sums, times `factor`; `tile` is counted over all matrices.
 template <int kTokens>
@@ -194,10 +225,12 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const int steps = SplitBegin(cols, args.splits, tokens.split + 1) / kGroupCols - begin;
   const int units = steps / kGroups;
 
-  // The warp's row tiles. Without a second one it computes sums that are not stored.
+  // The warp's row tiles, counted over all matrices; none behind the last one.
+  const int in_block = warp + min(warp, shape.block_tiles - shape.warps);
   const int first_tile =
-      (static_cast<int>(blockIdx.x) / shape.token_tiles * shape.warps + warp) * kWarpTiles;
-  const int tiles = min(args.row_tiles - first_tile, kWarpTiles);
+      static_cast<int>(blockIdx.x) / shape.token_tiles * shape.block_tiles + in_block;
+  const int tiles =
+      min(args.row_tiles - first_tile, warp < shape.block_tiles - shape.warps ? kWarpTiles : 1);
   const uint8_t* weights[kWarpTiles];
   uint32_t factors[kWarpTiles];
 #pragma unroll
@@ -210,8 +243,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
                  int64_t{begin / kGroups} * kUnitBytes;
     factors[i] = FactorsOf<kFormat>(matrix.exponent);
   }
-  const int weight_stage = shape.warps * kWarpTiles * kUnitBytes;
-  uint8_t* const weight_ring = shared + kXStages * XBytes(kTokens) + warp * kWarpTiles * kUnitBytes;
+  const int weight_stage = shape.block_tiles * kUnitBytes;
+  uint8_t* const weight_ring = shared + kXStages * XBytes(kTokens) + in_block * kUnitBytes;
   const uint8_t* const weight_end = weight_ring + shape.weight_stages * weight_stage;
   uint32_t copied_weights = SharedAddress(weight_ring);
   const auto copy_unit = [&] {
@@ -238,7 +271,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   };
 
   // The model's weights are there from the start; activations are written by the kernel before.
-  const int ahead = min(units, shape.weight_stages - 1);
+  const int ahead = min(units, shape.weight_stages);
   constexpr int kAheadOfX = kGroups == 1 ? kXStages - 1 : 1;
   for (int unit = 0; unit < min(ahead, kAheadOfX); ++unit) copy_unit();
   WaitForDependency();
@@ -252,47 +285,62 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   }
 
   Sums<kTokens> c = {};
-  UnitScales<kFormat> scales[kWarpTiles];
-  const uint8_t* unit_at = weight_ring;
-  // Blocks have scales of their own in each group.
-  if constexpr (kGroups == 1) {
-#pragma unroll
-    for (int i = 0; i < kWarpTiles; ++i) {
-      scales[i].Load(unit_at + i * kUnitBytes, factors[i], lane);
+  // Lane 8m + i: row i of matrix m, which is the first, second half of a step's columns of eight
+  // tokens, and then of the next eight.
+  const uint32_t x_lane = x_ring + lane / 16 * XBytes(8) + lane / 8 % 2 * 128 + lane % 8 * 16;
+  // Runs the pipeline, and computes the sums of kTiles row tiles.
+  const auto multiply = [&]<int kTiles>() {
+    constexpr int kThere = std::max(kTiles, 1);
+    WarpTiles<kFormat, kThere> held;
+    uint32_t a[2][kThere][4];
+    const uint8_t* unit_at = weight_ring;
+    AwaitCopies<kXStages - 2>();
+    BlockSync();
+    if constexpr (kTiles > 0) {
+      held.LoadScales(unit_at, factors, lane);
+      held.Load(unit_at, 0, lane);
+      held.template Dequantise<0>(a[0]);
     }
-  }
-  int step = 0;
+    int step = 0;
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit) {
-#pragma unroll 1
-    for (int group = 0; group < kGroups; ++group, ++step) {
-      // The step's copies have arrived, and all warps have read the stages that are overwritten.
-      AwaitCopies<kXStages - 2>();
-      __syncthreads();
-      if (step + kXStages - 1 < steps) copy_x(step + kXStages - 1);
-      if (group == 0 && unit + shape.weight_stages - 1 < units) copy_unit();
-      CommitCopies();
-      if (tiles <= 0) continue;
-      Group<kFormat> groups[kWarpTiles];
+    for (int unit = 0; unit < units; ++unit) {
+      const uint8_t* next_at = unit_at + weight_stage;
+      if (next_at == weight_end) next_at = weight_ring;
 #pragma unroll
-      for (int i = 0; i < kWarpTiles; ++i) {
-        const uint8_t* const of_tile = unit_at + i * kUnitBytes;
-        if constexpr (kGroups > 1) {
-          if (group == 0) scales[i].Load(of_tile, factors[i], lane);
+      for (int group = 0; group < kGroups; ++group, ++step) {
+        const bool last = group == kGroups - 1;
+        // The step's activations and the next step's weights have arrived, and all warps have read
+        // the stages that are overwritten.
+        AwaitCopies<kXStages - 2>();
+        BlockSync();
+        if (step + kXStages - 1 < steps) copy_x(step + kXStages - 1);
+        if (last && unit + shape.weight_stages < units) copy_unit();
+        CommitCopies();
+        if constexpr (kTiles > 0) {
+          const uint32_t x_at =
+              x_lane + (kGroups == kXStages ? group : step % kXStages) * XBytes(kTokens);
+          held.template Dequantise<1>(a[1]);
+          MultiplyStep<kTokens>(a[0], x_at, 0, c);
+          held.template Dequantise<2>(a[0]);
+          MultiplyStep<kTokens>(a[1], x_at, 1, c);
+          held.template Dequantise<3>(a[1]);
+          // Blocks have scales of their own in each group.
+          if (kGroups > 1 && last) held.LoadScales(next_at, factors, lane);
+          held.Load(last ? next_at : unit_at, last ? 0 : group + 1, lane);
+          MultiplyStep<kTokens>(a[0], x_at, 2, c);
+          held.template Dequantise<0>(a[0]);
+          MultiplyStep<kTokens>(a[1], x_at, 3, c);
         }
-        groups[i].Load(of_tile, scales[i], group, lane);
       }
-      // Lane 8m + i: row i of matrix m, which is the first, second half of a step's columns of
-      // eight tokens, and then of the next eight.
-      const uint32_t x_at = x_ring + step % kXStages * XBytes(kTokens) + lane / 16 * XBytes(8) +
-                            lane / 8 % 2 * 128 + lane % 8 * 16;
-      MultiplyStep<kFormat, kTokens, 0>(groups, x_at, c);
-      MultiplyStep<kFormat, kTokens, 1>(groups, x_at, c);
-      MultiplyStep<kFormat, kTokens, 2>(groups, x_at, c);
-      MultiplyStep<kFormat, kTokens, 3>(groups, x_at, c);
+      unit_at = next_at;
     }
-    unit_at += weight_stage;
-    if (unit_at == weight_end) unit_at = weight_ring;
+  };
+  if (tiles == kWarpTiles) {
+    multiply.template operator()<kWarpTiles>();
+  } else if (tiles == 1) {
+    multiply.template operator()<1>();
+  } else {
+    multiply.template operator()<0>();
   }
 
 #pragma unroll
@@ -303,7 +351,17 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   }
 }
 
-// Picks the warps and stages that end first; `rows_blocks` blocks share each set of row tiles.
+// Row tiles of the tensor core that has most of them; warps are dealt to four in turn.
+constexpr int MostTilesACore(int block_tiles, int warps) {
+  constexpr int kCores = 4;
+  // The first core has a warp of each round.
+  const int rounds = (warps + kCores - 1) / kCores;
+  const int of_two = (block_tiles - warps + kCores - 1) / kCores;
+  return rounds + of_two;
+}
+
+// Picks the row tiles, warps and stages that end first; `rows_blocks` blocks share each set of row
+// tiles.
 inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows_blocks,
                           const DeviceTraits& device) {
   constexpr int kSystemBytes = 1024;
@@ -312,27 +370,38 @@ inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows
   constexpr int kOverhead = 2;
   constexpr int kOverheadAlone = 4;
   const int min_stages = MinWeightStages(format);
-  const auto fits = [&](int warps, int bytes) {
-    return SharedBytes(format, tokens, warps, min_stages) <= bytes;
+  const auto fits = [&](int block_tiles, int bytes) {
+    return SharedBytes(format, tokens, block_tiles, min_stages) <= bytes;
   };
   const int bytes_of_two = std::min(device.smem_block, device.smem_sm / 2 - kSystemBytes);
-  BlockShape best = {.warps = kMinWarps, .weight_stages = min_stages, .token_tiles = 1};
+  BlockShape best = {
+      .block_tiles = kMinWarps, .warps = kMinWarps, .weight_stages = min_stages, .token_tiles = 1};
   int64_t best_time = INT64_MAX;
-  for (int warps = kMinWarps; warps <= kMaxWarps && fits(warps, device.smem_block); ++warps) {
-    const int block_tiles = warps * kWarpTiles;
+  const auto consider = [&](int block_tiles, int warps) {
     const int64_t blocks = int64_t{(row_tiles + block_tiles - 1) / block_tiles} * rows_blocks;
     const int64_t waves = (blocks + device.sms - 1) / device.sms;
-    const bool two = waves > 1 && warps <= kMaxWarpsOfTwo && fits(warps, bytes_of_two);
-    const int64_t time = waves * (block_tiles + (waves == 1 || two ? kOverhead : kOverheadAlone));
-    // As many warps as take the same time: they share activations.
-    if (time > best_time) continue;
+    const bool two = waves > 1 && warps <= kMaxWarpsOfTwo && fits(block_tiles, bytes_of_two);
+    // Between the bounds of tensor cores and of the memory.
+    const int64_t time = waves * (4 * MostTilesACore(block_tiles, warps) + block_tiles +
+                                  2 * (waves == 1 || two ? kOverhead : kOverheadAlone));
+    if (time >= best_time) return;
     best_time = time;
+    best.block_tiles = block_tiles;
     best.warps = warps;
     best.weight_stages = min_stages;
     const int bytes = two ? bytes_of_two : device.smem_block;
     while (best.weight_stages < MaxWeightStages(format) &&
-           SharedBytes(format, tokens, warps, best.weight_stages + 1) <= bytes) {
+           SharedBytes(format, tokens, block_tiles, best.weight_stages + 1) <= bytes) {
       ++best.weight_stages;
+    }
+  };
+  for (int block_tiles = kMinWarps;
+       block_tiles <= kMaxWarps * kWarpTiles && fits(block_tiles, device.smem_block);
+       ++block_tiles) {
+    // Few warps share the activations that they load.
+    const int few = std::max(kMinWarps, (block_tiles + kWarpTiles - 1) / kWarpTiles);
+    for (int warps = few; warps <= std::min(block_tiles, kMaxWarps); ++warps) {
+      consider(block_tiles, warps);
     }
   }
   return best;
@@ -345,11 +414,11 @@ cudaError_t LaunchTokens(const Params& args, const DeviceTraits& device, cudaStr
   const int others = experts ? args.max_expert_tiles : args.splits;
   BlockShape shape = ShapeOf(kFormat, kTokens, args.row_tiles, token_tiles * others, device);
   shape.token_tiles = token_tiles;
-  const int block_tiles = shape.warps * kWarpTiles;
-  const dim3 grid((args.row_tiles + block_tiles - 1) / block_tiles * token_tiles, others);
+  const dim3 grid((args.row_tiles + shape.block_tiles - 1) / shape.block_tiles * token_tiles,
+                  others);
   return LaunchInDecode(FormatKernel<kFormat, kTokens>, grid, shape.warps * 32,
-                        SharedBytes(kFormat, kTokens, shape.warps, shape.weight_stages), stream,
-                        args, shape);
+                        SharedBytes(kFormat, kTokens, shape.block_tiles, shape.weight_stages),
+                        stream, args, shape);
 }
 
 // Launches, or prepares, the kernels of formats kFormats.
