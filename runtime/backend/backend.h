@@ -342,6 +342,10 @@ class Backend {
   // Waits for the oldest step that was launched and not waited for. An error is final for the
   // backend.
   virtual absl::StatusOr<StepResult> Wait() = 0;
+
+  // The recurrent state of a slot while no step is in flight, ModelSpec::state_floats() of them;
+  // empty if this backend cannot tell. For finding where numbers go wrong.
+  virtual std::vector<float> RecurrentState(int32_t /*slot*/) const { return {}; }
 };
 
 // Makes a backend for a model and reports LoadStage::kPlace. kResourceExhausted with the numbers if

@@ -376,5 +376,56 @@ TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {
   EXPECT_THAT(Check({next}), HasSubstr("nothing was drawn for the slot"));
 }
 
+TEST_F(BatchCheckerTest, CellsAreOfModelsWithRecurrentLayers) {
+  StepSequence seq = Sequence(0);
+  seq.save_state = 0;
+  EXPECT_THAT(Check({seq}), HasSubstr("slot 0: cell 0 of recurrent states, there are 0"));
+  // Keys and values alone are what a sequence begins with.
+  seq = Sequence(0);
+  seq.start_position = 4;
+  EXPECT_EQ(Check({seq}), "");
+}
+
+TEST_F(BatchCheckerTest, ARecurrentStateIsThatOfThePositionBeforeThePart) {
+  BackendInfo info = Info();
+  info.recurrent = true;
+  info.state_cells = 2;
+  info.max_drafts = 2;
+  BatchChecker checker(info, Spec());
+  const auto check = [&](const StepSequence& part) {
+    StepBatch batch;
+    batch.seqs = {part};
+    return std::string(checker.Check(batch).message());
+  };
+  StepSequence seq = Sequence(0);
+  seq.save_state = 1;
+  EXPECT_EQ(check(seq), "");
+  seq = Sequence(1);
+  seq.start_position = 3;
+  EXPECT_THAT(check(seq), HasSubstr("starts at position 3 without a recurrent state"));
+  seq.restore_state = 0;
+  EXPECT_THAT(check(seq), HasSubstr("cell 0 holds no recurrent state"));
+  seq.restore_state = 1;
+  EXPECT_EQ(check(seq), "");
+  seq.start_position = 4;
+  EXPECT_THAT(check(seq), HasSubstr("cell 1 holds the recurrent state of position 3, and the "
+                                    "step starts at 4"));
+  // Of two drafts none, one or both may have been right.
+  const std::vector<TokenMask> masks(2);
+  seq = Sequence(0);
+  seq.drafts = std::span(tokens_).first(2);
+  seq.draft_masks = masks;
+  EXPECT_EQ(check(seq), "");
+  checker.OnWait();
+  seq = Sequence(0);
+  seq.start_params = nullptr;
+  for (const int position : {2, 6}) {
+    seq.start_position = position;
+    EXPECT_THAT(check(seq), HasSubstr("its recurrent state is that of position 5")) << position;
+  }
+  seq.start_position = 4;
+  EXPECT_EQ(check(seq), "");
+}
+
 }  // namespace
 }  // namespace orcd

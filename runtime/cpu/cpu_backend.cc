@@ -161,6 +161,10 @@ class CpuBackend : public Backend {
   absl::Status Launch(const StepBatch& batch) override;
   absl::Status GiveMasks(std::span<const TokenMask> masks) override;
   absl::StatusOr<StepResult> Wait() override;
+  std::vector<float> RecurrentState(int32_t slot) const override {
+    const std::span<const float> state = states_.slot(slot);
+    return {state.begin(), state.end()};
+  }
 
  private:
   void StartSlots(const StepBatch& batch);

@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/backend/draft_conformance_for_test.h"
+#include "runtime/backend/state_conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
@@ -49,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ModelParam{"gemma3", "Q4_0"}, ModelParam{"mistral3", "Q8_0"},
                       ModelParam{"olmo2", "Q8_0"}, ModelParam{"cohere2", "Q8_0"},
                       ModelParam{"qwen3moe", "Q4_K_M"}, ModelParam{"glm4moe", "Q8_0"},
-                      ModelParam{"gpt-oss", "MXFP4"}),
+                      ModelParam{"gpt-oss", "MXFP4"}, ModelParam{"qwen35", "Q4_K_M"},
+                      ModelParam{"qwen3next", "Q8_0"}),
     [](const auto& info) {
       return TestNameOf(info.param.first) + "_" + TestNameOf(info.param.second);
     });
@@ -143,6 +145,20 @@ struct ExpertsKind : CpuKind {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Experts, BackendConformanceTest, ExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(Experts, DraftConformanceTest, ExpertsKind);
+
+// Recurrent layers before and after one with attention.
+struct HybridKind : CpuKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "qwen35");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeTestBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, BackendConformanceTest, HybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, DraftConformanceTest, HybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, StateConformanceTest, HybridKind);
 
 class CpuBackendTest : public ::testing::Test {
  protected:

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "runtime/cpu/model_for_test.h"
 #include "testing/numpy.h"
+#include "testing/same_bits.h"
 
 namespace orcd::cpu {
 namespace {
@@ -44,10 +45,9 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
   return tokens;
 }
 
-// Logits after each token, in steps of `chunk` tokens.
-std::vector<float> Logits(const std::shared_ptr<const Model>& model,
-                          std::span<const int32_t> tokens, KvType kv_type, int chunk) {
-  const int count = static_cast<int>(tokens.size());
+// For one sequence of `count` tokens.
+std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int count,
+                                    KvType kv_type) {
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = count;
@@ -55,9 +55,19 @@ std::vector<float> Logits(const std::shared_ptr<const Model>& model,
   options.max_context = count;
   options.kv_cache_bytes = int64_t{64} << 20;
   options.kv_type = kv_type;
-  auto backend = MakeTestBackend(model, options);
-  const auto blocks = BlockRange(0, (count + options.block_tokens - 1) / options.block_tokens);
-  return TeacherForce(*backend, tokens, blocks, chunk);
+  return MakeTestBackend(model, options);
+}
+
+std::vector<int32_t> BlocksFor(const Backend& backend, size_t count) {
+  const int block_tokens = backend.info().block_tokens;
+  return BlockRange(0, (static_cast<int>(count) + block_tokens - 1) / block_tokens);
+}
+
+// Logits after each token, in steps of `chunk` tokens.
+std::vector<float> Logits(const std::shared_ptr<const Model>& model,
+                          std::span<const int32_t> tokens, KvType kv_type, int chunk) {
+  auto backend = BackendFor(model, static_cast<int>(tokens.size()), kv_type);
+  return TeacherForce(*backend, tokens, BlocksFor(*backend, tokens.size()), chunk);
 }
 
 struct Errors {
@@ -116,15 +126,20 @@ TEST_P(FileOracleTest, LogitsAgree) {
   const NumpyArray oracle = ReadNpy(path.string() + ".npy");
   ASSERT_EQ(oracle.type, "<f4");
   ASSERT_EQ(oracle.shape.size(), 2u);
-  ASSERT_EQ(oracle.shape[0], 64);
+  ASSERT_EQ(oracle.shape[0], static_cast<int64_t>(tokens.size()));
   const std::vector<float> expected = oracle.As<float>();
   // The files' tokenizers are made up; only the weights mean something.
   const auto model = LoadTestModel(path.string() + ".gguf", /*with_text=*/false);
   ASSERT_NE(model, nullptr);
   ASSERT_EQ(oracle.shape[1], model->spec().vocab);
   const int64_t vocab = oracle.shape[1];
-  ExpectAgreement(Logits(model, tokens, kv_type, 64), expected, vocab, "whole");
+  const std::vector<float> whole = Logits(model, tokens, kv_type, static_cast<int>(tokens.size()));
+  ExpectAgreement(whole, expected, vocab, "whole");
   ExpectAgreement(Logits(model, tokens, kv_type, 1), expected, vocab, "by_token");
+  if (!model->spec().recurrent()) return;
+  for (const int chunk : {7, 37}) {
+    EXPECT_TRUE(SameBits(Logits(model, tokens, kv_type, chunk), whole)) << chunk;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -154,6 +169,57 @@ INSTANTIATE_TEST_SUITE_P(
                           "arch2/glm4moe-mtp-F16", "arch2/glm4moe-Q4_K_M"),
         ::testing::Values(KvType::kF32, KvType::kF16)),
     FileName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Hybrids, FileOracleTest,
+    ::testing::Combine(::testing::Values("hybrid/qwen35-Q4_K_M", "hybrid/qwen35-mtp-F16",
+                                         "hybrid/qwen35moe-F16", "hybrid/qwen35moe-IQ4_XS",
+                                         "hybrid/qwen3next-Q4_K_M", "hybrid/qwen3next-Q8_0"),
+                       ::testing::Values(KvType::kF32, KvType::kF16)),
+    FileName);
+
+// The state after 40 tokens, however they are cut into steps.
+TEST(HybridOracleTest, StatesAgree) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  constexpr int kTokens = 40;
+  const std::string path = OracleDir() + "/hybrid/qwen35-mtp-F16";
+  const std::vector<int32_t> tokens = ReadTokens(OracleDir() + "/hybrid/tokens.txt");
+  auto oracle = ReadNpz(path + ".state40.npz");
+  const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  const ModelSpec& spec = model->spec();
+  for (const int chunk : {kTokens, 1, 7}) {
+    SCOPED_TRACE(chunk);
+    auto backend = BackendFor(model, static_cast<int>(tokens.size()), KvType::kF32);
+    TeacherForce(*backend, std::span(tokens).first(kTokens), BlocksFor(*backend, tokens.size()),
+                 chunk);
+    const std::vector<float> state = backend->RecurrentState(0);
+    std::span<const float> rest = state;
+    for (int i = 0; i < spec.num_layers(); ++i) {
+      if (!spec.layers[i].recurrent()) continue;
+      for (const std::string part : {"conv.", "S."}) {
+        const NumpyArray& array = oracle[part + std::to_string(i)];
+        std::vector<double> expected;
+        if (array.type == "<f8") {
+          expected = array.As<double>();
+        } else {
+          ASSERT_EQ(array.type, "<f4");
+          for (const float value : array.As<float>()) expected.push_back(value);
+        }
+        ASSERT_LE(expected.size(), rest.size());
+        Errors errors;
+        for (size_t e = 0; e < expected.size(); ++e) {
+          errors.squared += Square(double{rest[e]} - expected[e]);
+          errors.reference += Square(expected[e]);
+        }
+        EXPECT_LE(errors.Nmse(), NmseBound(KvType::kF32)) << part << i;
+        std::printf("NMSE %s%d %.2e\n", part.c_str(), i, errors.Nmse());
+        rest = rest.subspan(expected.size());
+      }
+    }
+    EXPECT_TRUE(rest.empty());
+  }
+}
 
 // gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.
 TEST(GptOssOracleTest, YarnIsItsMakers) {

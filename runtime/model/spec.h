@@ -269,7 +269,7 @@ struct ModelSpec {
     return most;
   }
   bool recurrent() const { return std::ranges::any_of(layers, &LayerSpec::recurrent); }
-  // Floats of a sequence's state in all recurrent layers, layer after layer.
+  // Floats of a sequence's state: those of the recurrent layers, one after the other.
   int64_t state_floats() const {
     int64_t floats = 0;
     for (const LayerSpec& layer : layers) floats += layer.delta.state_floats();
