@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/backend/draft_conformance_for_test.h"
+#include "runtime/backend/state_conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/load_model.h"
 #include "runtime/engine/nano_model_for_test.h"
@@ -87,6 +88,20 @@ struct WindowKind : NullKind {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, BackendConformanceTest, WindowKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(Windows, DraftConformanceTest, WindowKind);
+
+// A model with recurrent layers.
+struct HybridKind : NullKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel({.architecture = "qwen35"});
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeNull(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, BackendConformanceTest, HybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, DraftConformanceTest, HybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, StateConformanceTest, HybridKind);
 
 class NullBackendTest : public ::testing::Test {
  protected:
