@@ -281,6 +281,8 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
                .driver_version = p.device.driver_version,
                .memory_total_bytes = p.device.total_bytes,
                .memory_free_bytes = p.device.free_bytes};
+  info_.kernels = p.device.kernels->name;
+  info_.numeric_identity = p.device.kernels->numeric_identity;
   info_.max_seqs = p.plan.options.max_seqs;
   info_.max_step_tokens = p.plan.options.max_step_tokens;
   info_.block_tokens = p.plan.options.block_tokens;
@@ -562,7 +564,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelWeights& weights = p.model->weights();
   ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
                         DeviceWeights::Plan(spec, weights, Readers(options)));
-  ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu));
+  ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu, options.kernels));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(spec, planned, options, p.device));
   ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(p.device.traits, spec.vocab),
                             "preparing kernels");

@@ -1,6 +1,7 @@
 #include "cuda/forward.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,12 @@ int64_t ProductFloats(const Product& product, int tokens) {
 
 int64_t F16Bytes(const TiledMatrix& matrix) {
   return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
+}
+
+// True if products of up to `tokens` tokens take weights of the format as they are.
+bool TakesUpTo(const KernelSet& kernels, TileFormat format, int tokens) {
+  return tokens <= kMatvecTokens ||
+         (kernels.gemm_takes(format, kMatvecTokens + 1) && kernels.gemm_takes(format, tokens));
 }
 
 // Index of `rope` among `ropes`, which have it.
@@ -118,7 +125,19 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   normed = activations(tokens, spec.hidden);
   int64_t floats = 0;
   int64_t gate_and_up_floats = 0;
-  dequantised_bytes = kMinDequantisedBytes;
+  dequantised_bytes = 0;
+  // Bytes of the matrices that are dequantised together.
+  const auto dequantise = [&](std::initializer_list<const TiledMatrix*> matrices) {
+    int64_t together = 0;
+    for (const TiledMatrix* matrix : matrices) {
+      const bool in_place = matrix->rows == 0 || matrix->format == TileFormat::kF16 ||
+                            (limits.kernels != nullptr &&
+                             TakesUpTo(*limits.kernels, matrix->format, limits.max_tokens));
+      if (!in_place) together += F16Bytes(*matrix);
+    }
+    if (together == 0) return;
+    dequantised_bytes = std::max({dequantised_bytes, together, kMinDequantisedBytes});
+  };
   for (const DeviceLayer& layer : weights.layers()) {
     for (const Product& product :
          {Product{.matrices = {layer.qkv[0], layer.qkv[1], layer.qkv[2]}, .num_matrices = 3},
@@ -126,20 +145,16 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
           Product{.matrices = {layer.down}, .num_matrices = 1}}) {
       floats = std::max(floats, ProductFloats(product, tokens));
     }
-    for (const TiledMatrix* matrix : {&layer.gate_up, &layer.down, &layer.attn_output}) {
-      if (matrix->format != TileFormat::kF16)
-        dequantised_bytes = std::max(dequantised_bytes, F16Bytes(*matrix));
-    }
-    dequantised_bytes =
-        std::max(dequantised_bytes,
-                 F16Bytes(layer.qkv[0]) + F16Bytes(layer.qkv[1]) + F16Bytes(layer.qkv[2]));
-    if (layer.gate_apart()) {
-      if (layer.gate_up.format != TileFormat::kF16 || layer.up.format != TileFormat::kF16) {
-        dequantised_bytes =
-            std::max(dequantised_bytes, F16Bytes(layer.gate_up) + F16Bytes(layer.up));
-      }
-      gate_and_up_floats = int64_t{tokens} * 2 * ffn;
-    }
+    dequantise({&layer.qkv[0], &layer.qkv[1], &layer.qkv[2]});
+    dequantise({&layer.attn_output});
+    dequantise({&layer.gate_up, &layer.up});
+    dequantise({&layer.down});
+    if (layer.gate_apart()) gate_and_up_floats = int64_t{tokens} * 2 * ffn;
+  }
+  // The head is dequantised part by part.
+  if (dequantised_bytes == 0) {
+    dequantise({&weights.output()});
+    dequantised_bytes = std::min(dequantised_bytes, kMinDequantisedBytes);
   }
   products = carver.Take<float>(floats);
   qkv = carver.Take<float>(floats);
@@ -155,8 +170,10 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   query_split = carver.Take<int32_t>(int64_t{spec.num_layers()} * shape.kv_heads);
   gate_and_up = gate_and_up_floats == 0 ? nullptr : carver.Take<float>(gate_and_up_floats);
   dequantised = carver.Take<uint8_t>(dequantised_bytes);
-  stream_k.sums = carver.Take<uint8_t>(StreamKWorkspace::kSumsBytes);
-  stream_k.ready = carver.Take<int32_t>(StreamKWorkspace::kReady);
+  if (limits.kernels == nullptr || (limits.kernels->fuses && tokens > kMaxPartialsTokens)) {
+    stream_k.sums = carver.Take<uint8_t>(StreamKWorkspace::kSumsBytes);
+    stream_k.ready = carver.Take<int32_t>(StreamKWorkspace::kReady);
+  }
   constexpr int64_t kFloat = sizeof(float);
   // Experts have their gated rows, and then the shared expert's, beside their other rows.
   const int64_t gated_bytes =

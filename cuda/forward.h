@@ -47,6 +47,9 @@ struct ForwardLimits {
   int context_length = 0;
   // Tokens that the KV cache holds.
   int64_t kv_tokens = 0;
+  // The set that computes, which decides what room weights in F16 and stream-K need. Null: room for
+  // any set.
+  const KernelSet* kernels = nullptr;
 };
 
 // The rules of rotation that occur in a model, each once, in the order of the layers.
@@ -76,9 +79,10 @@ struct ForwardBuffers {
   int32_t* query_split;  // [layers, kv_heads] F16 parts of Q: 1, or 2 (hi/lo split)
   // [tokens, 2 * ffn]; null unless a layer has gate and up in separate matrices.
   float* gate_and_up;
-  uint8_t* dequantised;  // F16 tiles of dequantised weights: a matrix or a part of it
+  // F16 tiles of dequantised weights: a matrix or a part of it. Empty if none are dequantised.
+  uint8_t* dequantised;
   int64_t dequantised_bytes;
-  StreamKWorkspace stream_k;
+  StreamKWorkspace stream_k;  // null where no kernel uses it
   // These three alias the same memory: at most one of them is in use at a time. Behind `gated`, the
   // memory is that of ExpertBuffers::inputs and y.
   __half* gated;              // Activations [tokens, ffn], or of experts [MaxExpertRows, ffn]

@@ -19,6 +19,11 @@ namespace {
 
 // Long enough that prefill works on whole tiles, short enough that a cancelled request leaves soon.
 constexpr int kDefaultStepTokens = 4096;
+// A small GPU gets shorter steps, down to this, so that their activations leave room for the KV
+// cache: at most this share of the memory beside the weights. Products of 512 tokens are bound by
+// the tensor cores already, and take most weights as they are.
+constexpr int kLeastDefaultStepTokens = 512;
+constexpr double kWorkspaceShare = 0.25;
 // Share of the memory that weights and workspace leave.
 constexpr double kDefaultKvFraction = 0.9;
 
@@ -175,7 +180,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                     .max_seqs = sequences,
                     .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], sequences, context),
                     .context_length = context,
-                    .kv_tokens = kv_tokens};
+                    .kv_tokens = kv_tokens,
+                    .kernels = device.kernels};
     const int64_t max_blocks = std::min(most_blocks, plan.kv.blocks);
     plan.step = {.max_tokens = plan.options.max_step_tokens,
                  .max_seqs = sequences,
@@ -192,6 +198,19 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   // The memory that the caller reserves is not free.
   const uint64_t reserved = chosen_here ? static_cast<uint64_t>(options.reserved_bytes) : 0;
   const uint64_t free_bytes = device.free_bytes - std::min(device.free_bytes, reserved);
+  if (options.max_step_tokens == 0) {
+    const double beside_weights =
+        static_cast<double>(free_bytes) - static_cast<double>(plan.weights_bytes);
+    const double room = chosen_here ? beside_weights * kWorkspaceShare
+                                    : beside_weights - static_cast<double>(kv_bytes);
+    int& tokens = plan.options.max_step_tokens;
+    const int least = std::max(kLeastDefaultStepTokens, options.max_seqs);
+    for (set_kv(kv_bytes, most_blocks);
+         tokens > least && static_cast<double>(plan.workspace_bytes) > room;
+         set_kv(kv_bytes, most_blocks)) {
+      tokens = std::max(tokens / 2, least);
+    }
+  }
   if (chosen_here) {
     set_kv(0, 0);
     const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);

@@ -28,6 +28,7 @@
 #ifdef ORCD_CUDA
 #include "cuda/cuda_backend.h"
 #include "cuda/device.h"
+#include "cuda/gpu_watch.h"
 #endif
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
@@ -35,6 +36,7 @@
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/cpu/host_info.h"
+#include "runtime/cpu/numeric_identity.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/model/architectures.h"
 #include "runtime/null/null_backend.h"
@@ -57,6 +59,7 @@
 #include "worker/fleet/smg_link.h"
 #include "worker/host/end_in_time.h"
 #include "worker/host/exhaustion.h"
+#include "worker/host/gpu_errors.h"
 #include "worker/host/model_dir.h"
 #include "worker/host/model_host.h"
 #include "worker/host/signals.h"
@@ -124,31 +127,87 @@ ChosenBackend ChooseCpu(const WorkerConfig& config) {
   chosen.device.set_backend("cpu");
   chosen.device.set_name(CpuDeviceName());
   chosen.device.set_threads(Threads(config));
+  chosen.device.set_numeric_identity(CpuNumericIdentity(config.kv_type));
   return chosen;
 }
 
 #ifdef ORCD_CUDA
+// A GPU with less memory runs fewer requests together by default: logits and tables of many would
+// take a large part of it.
+constexpr uint64_t kSmallGpuBytes = uint64_t{30} << 30;
+
 bool HasGpu() { return cuda::HasDevice(); }
 
 // Fails with kFailedPrecondition and the GPU's problem.
 absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig& config, const Logger& log) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu));
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo gpu, cuda::SelectDevice(config.gpu, config.kernels));
   log.Info("computing on the GPU", {{"device", gpu.name},
+                                    {"gpu", gpu.uuid},
+                                    {"compute_capability", cuda::ComputeCapability(gpu.traits)},
                                     {"kernels", gpu.kernels->name},
-                                    {"numeric_identity", gpu.kernels->numeric_identity}});
+                                    {"numeric_identity", gpu.kernels->numeric_identity},
+                                    {"driver", gpu.driver_version},
+                                    {"driver_cuda", gpu.driver_cuda},
+                                    {"required_driver", cuda::kRequiredDriver},
+                                    {"required_cuda", gpu.required_cuda},
+                                    {"memory_bytes", gpu.total_bytes},
+                                    {"free_bytes", gpu.free_bytes}});
   ChosenBackend chosen = {
       .maker = {.make = CreateCudaBackend, .make_reference = CreateCpuReference},
       .device = {},
-      .max_seqs = 256};
+      .max_seqs = gpu.total_bytes < kSmallGpuBytes ? 64 : 256};
   chosen.device.set_backend("cuda");
   chosen.device.set_name(gpu.name);
-  chosen.device.mutable_gpu()->set_uuid(gpu.uuid);
-  chosen.device.mutable_gpu()->set_driver_version(gpu.driver_version);
-  chosen.device.mutable_gpu()->set_memory_total_bytes(gpu.total_bytes);
-  chosen.device.mutable_gpu()->set_memory_free_bytes(gpu.free_bytes);
+  chosen.device.set_kernels(gpu.kernels->name);
+  chosen.device.set_numeric_identity(gpu.kernels->numeric_identity);
+  v1::Gpu& described = *chosen.device.mutable_gpu();
+  described.set_uuid(gpu.uuid);
+  described.set_driver_version(gpu.driver_version);
+  described.set_memory_total_bytes(gpu.total_bytes);
+  described.set_memory_free_bytes(gpu.free_bytes);
+  described.set_compute_capability(cuda::ComputeCapability(gpu.traits));
+  described.set_driver_cuda_version(gpu.driver_cuda);
+  described.set_required_driver(cuda::kRequiredDriver);
+  described.set_required_cuda_version(gpu.required_cuda);
   return chosen;
 }
+
+void AddReport(const cuda::GpuReport& report, v1::GpuErrors& errors) {
+  const cuda::GpuMemoryErrors& memory = report.memory;
+  if (memory.corrected) errors.set_ecc_corrected(*memory.corrected);
+  if (memory.uncorrected) errors.set_ecc_uncorrected(*memory.uncorrected);
+  if (memory.lifetime_corrected) errors.set_ecc_lifetime_corrected(*memory.lifetime_corrected);
+  if (memory.lifetime_uncorrected) {
+    errors.set_ecc_lifetime_uncorrected(*memory.lifetime_uncorrected);
+  }
+  if (memory.remap_pending) errors.set_row_remap_pending(*memory.remap_pending);
+  if (memory.remap_failed) errors.set_row_remap_failed(*memory.remap_failed);
+  if (report.follows_xids) errors.set_xids(errors.xids() + report.xids.size());
+  if (!report.xids.empty()) errors.set_last_xid(report.xids.back());
+}
+
+using GpuWatch = cuda::GpuWatch;
+
+// Keeps the errors of the GPU `uuid` in `reported`, and makes the worker fail on the GPU's fault.
+std::unique_ptr<GpuWatch> WatchGpu(const std::string& uuid, GpuErrorsReported& reported,
+                                   ModelHost& host, const Logger& log) {
+  return std::make_unique<GpuWatch>(
+      GpuWatch::Options{.uuid = uuid},
+      [&, errors = v1::GpuErrors()](const cuda::GpuReport& report) mutable {
+        AddReport(report, errors);
+        for (const uint64_t xid : report.xids) {
+          log.Warning("the driver reports an Xid of the GPU", {{"xid", xid}});
+        }
+        if (const absl::Status fault = reported.Update(errors); !fault.ok()) host.Fail(fault);
+      });
+}
 #else
+struct GpuWatch {};
+std::unique_ptr<GpuWatch> WatchGpu(const std::string&, GpuErrorsReported&, ModelHost&,
+                                   const Logger&) {
+  return nullptr;
+}
+
 bool HasGpu() { return false; }
 
 absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&, const Logger&) {
@@ -161,6 +220,7 @@ absl::StatusOr<ChosenBackend> ChooseCuda(const WorkerConfig&, const Logger&) {
 ChosenBackend ChooseNull(const WorkerConfig& config) {
   ChosenBackend chosen = ChooseCpu(config);
   chosen.maker = {.make = NullBackendFactory(config.null_step), .self_check = false};
+  chosen.device.set_numeric_identity(kNullNumericIdentity);
   return chosen;
 }
 
@@ -214,6 +274,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.backend.kv_type = config.kv_type;
   options.load.backend.threads = threads;
   options.load.backend.gpu = config.gpu;
+  options.load.backend.kernels = config.kernels;
   options.load.backend.wait = config.wait;
   options.load.engine.fixed_drafts = config.draft_tokens;
   options.load.engine.max_waiting = config.max_waiting;
@@ -462,6 +523,8 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     log.Warning("the model is loaded, with a warning",
                 {{"model_id", model_id}, {"warning", warning}});
   };
+  GpuErrorsReported gpu_errors;
+  host_options.gpu_errors = [&gpu_errors] { return gpu_errors.Get(); };
   ModelHost host(host_options);
   host.Subscribe([&] { publisher.Publish(host); });
   const auto exit = [&ending] { ending.Set(ExitCode::kOk); };
@@ -522,6 +585,7 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
                        {"model_dir", config.model_dir},
                        {"backend", status.device().backend()},
                        {"device", status.device().name()},
+                       {"numeric_identity", status.device().numeric_identity()},
                        {"threads", status.device().threads()}});
   const bool written =
       (health_server == nullptr ||
@@ -534,6 +598,10 @@ ExitCode Serve(const WorkerConfig& config, const Logger& log) {
     ending.Set(ExitCode::kBadConfig);
   }
 
+  std::unique_ptr<GpuWatch> gpu_watch;
+  if (backend->device.has_gpu()) {
+    gpu_watch = WatchGpu(backend->device.gpu().uuid(), gpu_errors, host, log);
+  }
   const Watchdog watchdog(
       config.watchdog > absl::ZeroDuration() ? config.watchdog : absl::InfiniteDuration(),
       [&host] { return host.StalledFor(); },

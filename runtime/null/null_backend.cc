@@ -285,6 +285,7 @@ BackendFactory NullBackendFactory(absl::Duration step_time) {
     BackendInfo info;
     info.name = "null";
     info.device = "hashes, no model is computed";
+    info.numeric_identity = kNullNumericIdentity;
     info.max_seqs = asked.max_seqs;
     info.max_step_tokens = asked.max_step_tokens;
     info.block_tokens = asked.block_tokens;

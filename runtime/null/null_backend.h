@@ -7,6 +7,9 @@
 
 namespace orcd {
 
+// BackendInfo::numeric_identity of these backends.
+inline constexpr char kNullNumericIdentity[] = "null";
+
 // Makes backends that draw tokens from hashes, uniformly among those that the mask allows. A token
 // is a function of the mask, of the seed and of every token before it, read back from the KV blocks
 // that the batch names, so that any confusion of blocks, positions or slots changes the text. If

@@ -82,6 +82,39 @@ std::string DescribeSpeculation(const v1::Speculation& speculation) {
   return text;
 }
 
+std::string DescribeGpu(const v1::Gpu& gpu) {
+  std::string text = gpu.uuid();
+  if (!gpu.compute_capability().empty()) {
+    absl::StrAppend(&text, kDot, "compute capability ", gpu.compute_capability());
+  }
+  absl::StrAppend(&text, kDot, "driver ", gpu.driver_version());
+  if (!gpu.driver_cuda_version().empty()) {
+    absl::StrAppend(&text, " (CUDA ", gpu.driver_cuda_version(), "; needs ", gpu.required_driver(),
+                    " or CUDA ", gpu.required_cuda_version(), ")");
+  }
+  absl::StrAppend(&text, kDot, HumanBytes(gpu.memory_total_bytes()));
+  return text;
+}
+
+// Empty if the driver gives no number.
+std::string DescribeErrors(const v1::GpuErrors& errors) {
+  std::vector<std::string> parts;
+  if (errors.has_ecc_uncorrected()) {
+    parts.push_back(absl::StrCat("ECC ", errors.ecc_uncorrected(), " uncorrected, ",
+                                 errors.ecc_corrected(), " corrected"));
+  }
+  if (errors.row_remap_failed()) {
+    parts.push_back("no spare rows left");
+  } else if (errors.row_remap_pending()) {
+    parts.push_back("rows to replace at the next reset");
+  }
+  if (errors.has_xids()) {
+    parts.push_back(Counted(errors.xids(), "Xid"));
+    if (errors.has_last_xid()) absl::StrAppend(&parts.back(), ", last ", errors.last_xid());
+  }
+  return absl::StrJoin(parts, kDot);
+}
+
 void AddModel(Table& table, const v1::ModelDescription& model) {
   std::string name = model.model_id();
   if (!model.name().empty()) absl::StrAppend(&name, " (", model.name(), ")");
@@ -185,11 +218,18 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
     if (status.device().threads() > 0) {
       absl::StrAppend(&device, kDot, Counted(status.device().threads(), "thread"));
     }
+    if (!status.device().kernels().empty()) {
+      absl::StrAppend(&device, kDot, "kernels ", status.device().kernels());
+    }
     table.Add("device", device);
+    if (!status.device().numeric_identity().empty()) {
+      table.Add("numerics", status.device().numeric_identity());
+    }
     if (status.device().has_gpu()) {
       const v1::Gpu& gpu = status.device().gpu();
-      table.Add("GPU", absl::StrCat(gpu.uuid(), kDot, "driver ", gpu.driver_version(), kDot,
-                                    HumanBytes(gpu.memory_total_bytes())));
+      table.Add("GPU", DescribeGpu(gpu));
+      const std::string errors = DescribeErrors(gpu.errors());
+      if (!errors.empty()) table.Add("GPU errors", errors);
     }
   }
   if (status.has_memory()) {

@@ -137,9 +137,40 @@ TEST(HumanTest, StatusOfAGpuAndItsRates) {
   SetDuration(status.mutable_rates()->mutable_window(), absl::Seconds(10));
   const std::string text = DescribeStatus(status);
   EXPECT_THAT(text, HasSubstr("GPU     GPU-1 · driver 580.1 · 80.0 GiB\n"));
+  EXPECT_THAT(text, Not(HasSubstr("GPU errors")));
   EXPECT_THAT(
       text,
       HasSubstr("rates   1234.6 tok/s · prompts 345.7 tok/s · 2.50 requests/s over 10.0 s\n"));
+}
+
+TEST(HumanTest, StatusOfAGpuSaysWhichKernelsItHasAndItsErrors) {
+  v1::WorkerStatus status;
+  v1::Device& device = *status.mutable_device();
+  device.set_backend("cuda");
+  device.set_name("NVIDIA L4");
+  device.set_kernels("portable");
+  device.set_numeric_identity("portable-89");
+  v1::Gpu& gpu = *device.mutable_gpu();
+  gpu.set_uuid("GPU-1");
+  gpu.set_driver_version("580.1");
+  gpu.set_memory_total_bytes(uint64_t{24} << 30);
+  gpu.set_compute_capability("8.9");
+  gpu.set_driver_cuda_version("13.1");
+  gpu.set_required_driver("580");
+  gpu.set_required_cuda_version("13.0");
+  gpu.mutable_errors()->set_ecc_corrected(7);
+  gpu.mutable_errors()->set_ecc_uncorrected(0);
+  gpu.mutable_errors()->set_row_remap_pending(true);
+  gpu.mutable_errors()->set_xids(1);
+  gpu.mutable_errors()->set_last_xid(31);
+  EXPECT_EQ(DescribeStatus(status),
+            "state       UNSPECIFIED\n"
+            "device      cuda · NVIDIA L4 · kernels portable\n"
+            "numerics    portable-89\n"
+            "GPU         GPU-1 · compute capability 8.9 · driver 580.1 (CUDA 13.1; needs 580 or "
+            "CUDA 13.0) · 24.0 GiB\n"
+            "GPU errors  ECC 0 uncorrected, 7 corrected · rows to replace at the next reset · 1 "
+            "Xid, last 31\n");
 }
 
 TEST(HumanTest, StatusSaysOnlyWhatIsThere) {

@@ -170,6 +170,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
   for (int32_t id : model.tokenizer().eog_ids()) description.add_eog_token_ids(id);
   description.set_chat_supported(model.chat_template().supported());
   description.set_chat_tools_supported(model.chat_template().shows_tools());
+  description.set_numeric_identity(engine.backend_info().numeric_identity);
   description.set_constraints_supported(ConstraintCompiler::IsBuilt());
   if (const int32_t id = ThinkingEndId(model.tokenizer()); id >= 0) {
     description.set_thinking_end_token_id(static_cast<uint32_t>(id));
@@ -196,6 +197,8 @@ v1::Device DescribeDevice(const BackendInfo& backend) {
   device.set_backend(backend.name);
   device.set_name(backend.device);
   device.set_threads(backend.threads);
+  device.set_kernels(backend.kernels);
+  device.set_numeric_identity(backend.numeric_identity);
   if (backend.gpu) {
     v1::Gpu* gpu = device.mutable_gpu();
     gpu->set_uuid(backend.gpu->uuid);

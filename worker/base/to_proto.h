@@ -41,6 +41,7 @@ v1::ModelDescription DescribeModel(const Engine& engine, const std::string& mode
                                    const std::string& file);
 // Sets the description's `speculation`, unless no guesses were asked for.
 void DescribeSpeculation(const SpeculationInfo& info, v1::ModelDescription& description);
+// Lacks what only the choice of the GPU tells.
 v1::Device DescribeDevice(const BackendInfo& backend);
 
 // Appends the contents of `event` to `delta`.

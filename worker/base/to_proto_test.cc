@@ -55,8 +55,15 @@ TEST(ToProtoTest, DurationsOfRequestsAreChecked) {
 }
 
 TEST(ToProtoTest, OnlyAGpuIsDescribedAsOne) {
-  BackendInfo backend{.name = "cpu", .device = "Xeon", .threads = 2};
+  BackendInfo backend;
+  backend.name = "cpu";
+  backend.device = "Xeon";
+  backend.threads = 2;
+  backend.numeric_identity = "cpu-fma";
   EXPECT_FALSE(DescribeDevice(backend).has_gpu());
+  EXPECT_EQ(DescribeDevice(backend).kernels(), "");
+  EXPECT_EQ(DescribeDevice(backend).numeric_identity(), "cpu-fma");
+  backend.kernels = "portable";
   backend.gpu = GpuInfo{.uuid = "GPU-1",
                         .driver_version = "580.1",
                         .memory_total_bytes = 80,
@@ -66,6 +73,7 @@ TEST(ToProtoTest, OnlyAGpuIsDescribedAsOne) {
   EXPECT_EQ(device.gpu().driver_version(), "580.1");
   EXPECT_EQ(device.gpu().memory_total_bytes(), 80u);
   EXPECT_EQ(device.gpu().memory_free_bytes(), 79u);
+  EXPECT_EQ(device.kernels(), "portable");
 }
 
 TEST(ToProtoTest, TheTokenThatEndedItHasItsLogprob) {

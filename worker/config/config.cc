@@ -3,9 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "worker/base/exit_codes.h"
 #include "worker/base/version.h"
@@ -46,6 +48,19 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 std::string CheckBytes(const std::string& text) { return Message(ParseBytes(text).status()); }
 std::string CheckShare(const std::string& text) { return Message(ParseShare(text).status()); }
+std::string CheckGpu(const std::string& text) {
+  constexpr int kMaxGpus = 64;
+  int index = -1;
+  if (absl::SimpleAtoi(text, &index) && index >= 0 && index < kMaxGpus) return "";
+  const std::string_view rest = std::string_view(text).substr(std::min<size_t>(text.size(), 4));
+  const bool is_uuid = (text.starts_with("GPU-") || text.starts_with("MIG-")) && !rest.empty() &&
+                       std::ranges::all_of(rest, [](unsigned char c) {
+                         return absl::ascii_isxdigit(c) || c == '-';
+                       });
+  if (is_uuid) return "";
+  return absl::StrCat("'", text, "' is no index from 0 to ", kMaxGpus - 1,
+                      " and no UUID such as GPU-5c5ac5b2 or MIG-5c5ac5b2");
+}
 std::string CheckHost(const std::string& text) { return Message(ParseHost(text).status()); }
 std::string CheckRopeScaling(const std::string& text) {
   return Message(ParseRopeOverride(text).status());
@@ -443,9 +458,17 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "null"}))
       ->option_text("auto|cpu|cuda|null [auto]")
       ->group("Engine");
-  app.add_option("--gpu", config.gpu, "Index of the GPU among those that this process can see")
-      ->check(CLI::Range(0, 63))
-      ->option_text("N [0]")
+  app.add_option("--gpu", config.gpu,
+                 "Index of the GPU among those that this process can see, or its UUID or the "
+                 "beginning of one (GPU-..., MIG-...)")
+      ->check(CheckGpu)
+      ->option_text("INDEX|UUID [0]")
+      ->group("Engine");
+  app.add_option("--kernels", config.kernels,
+                 "Kernels of a GPU; auto: the fastest ones for it; portable: those for every GPU "
+                 "from compute capability 8.0 on; sm90: those for 9.0 alone")
+      ->check(CLI::IsMember({"auto", "portable", "sm90"}))
+      ->option_text("auto|portable|sm90 [auto]")
       ->group("Engine");
   app.add_option("--threads", config.threads,
                  "Threads that compute on the CPU, or load for the GPU; 0: one per core")
@@ -453,7 +476,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->option_text("N [0]")
       ->group("Engine");
   app.add_option("--max-seqs", config.max_seqs,
-                 "Requests that run together; 0: 16 on a CPU, 256 on a GPU")
+                 "Requests that run together; 0: 16 on a CPU, 256 on a GPU, 64 on one of less than "
+                 "30 GiB")
       ->check(CLI::Range(0, 4096))
       ->option_text("N [0]")
       ->group("Engine");

@@ -37,7 +37,9 @@ struct WorkerConfig {
 
   std::string backend = "auto";
   int threads = 0;
-  int gpu = 0;
+  // An index or a UUID.
+  std::string gpu = "0";
+  std::string kernels = "auto";
   // 0: a number that suits the backend.
   int max_seqs = 0;
   int max_step_tokens = 0;

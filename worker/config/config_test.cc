@@ -250,6 +250,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "cpu",
                                      "--gpu",
                                      "1",
+                                     "--kernels",
+                                     "portable",
                                      "--threads",
                                      "3",
                                      "--max-seqs",
@@ -302,7 +304,8 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.model, "a/b.gguf");
   EXPECT_EQ(config.model_id, "b");
   EXPECT_EQ(config.backend, "cpu");
-  EXPECT_EQ(config.gpu, 1);
+  EXPECT_EQ(config.gpu, "1");
+  EXPECT_EQ(config.kernels, "portable");
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.max_seqs, 4);
   EXPECT_EQ(config.max_step_tokens, 64);
@@ -426,7 +429,12 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--threads", "many"}, "--threads"},
       {{"--threads", "-1"}, "--threads"},
       {{"--max-seqs", "-1"}, "--max-seqs"},
-      {{"--gpu", "-1"}, "--gpu"},
+      {{"--gpu", "-1"}, "--gpu: '-1' is no index from 0 to 63"},
+      {{"--gpu", "64"}, "--gpu"},
+      {{"--gpu", "GPU-"}, "--gpu"},
+      {{"--gpu", "GPU-xyz"}, "--gpu: 'GPU-xyz' is no index from 0 to 63 and no UUID such as"},
+      {{"--gpu", "5c5ac5b2"}, "--gpu"},
+      {{"--kernels", "sm80"}, "--kernels"},
       {{"--kv-cache-fraction", "1.5"}, "--kv-cache-fraction"},
       {{"--kv-cache-bytes", "2 buckets"}, "'2 buckets' is not a number of bytes, such as 2GiB"},
       {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},

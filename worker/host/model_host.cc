@@ -376,9 +376,12 @@ std::string ModelHost::fault_kind() const {
 
 v1::WorkerStatus ModelHost::Status() const {
   const uint64_t resident_bytes = ResidentBytes();
+  std::optional<v1::GpuErrors> gpu_errors;
+  if (options_.gpu_errors != nullptr) gpu_errors = options_.gpu_errors();
   std::lock_guard lock(mutex_);
   v1::WorkerStatus status =
       figures_.Measure(loaded_.engine.get(), loaded_.constraints.get(), resident_bytes);
+  if (gpu_errors) *status.mutable_device()->mutable_gpu()->mutable_errors() = *gpu_errors;
   status.set_state(StateLocked());
   status.set_reason(ReplaceInvalidUtf8(ReasonLocked()));
   if (task_ != nullptr) *status.mutable_load() = task_->Progress();

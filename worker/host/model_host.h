@@ -71,6 +71,8 @@ struct ModelHostOptions {
   std::shared_ptr<ConstraintObserver> constraint_observer = nullptr;
   // The device that Status reports while no model is loaded.
   v1::Device device;
+  // The errors of the GPU that Status reports. Null: none are known. Must not block.
+  std::function<std::optional<v1::GpuErrors>()> gpu_errors = nullptr;
   // Called for each instruction in a loaded model's file that the worker does not follow, and if it
   // cannot guess tokens as it should, on the host's thread before the load is answered. May be
   // null; must not block.

@@ -58,7 +58,8 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCo
   queue->set_generated_tokens(totals.generated_tokens);
   if (engine == nullptr) return status;
   const BackendInfo& backend = engine->backend_info();
-  *status.mutable_device() = DescribeDevice(backend);
+  // The idle status has more of the GPU.
+  status.mutable_device()->MergeFrom(DescribeDevice(backend));
   memory->set_weights_bytes(backend.weights_bytes);
   memory->set_kv_bytes(backend.kv_bytes);
   memory->set_workspace_bytes(backend.workspace_bytes);

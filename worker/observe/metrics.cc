@@ -114,6 +114,33 @@ double UsedShare(uint32_t total, uint32_t free) {
   return total == 0 ? 0 : static_cast<double>(total - free) / total;
 }
 
+// The errors of a GPU; no values where the driver gives none.
+std::vector<MetricFamily> GpuErrorMetrics(const v1::GpuErrors& errors) {
+  std::vector<Value> ecc;
+  if (errors.has_ecc_corrected()) ecc.push_back({{{"kind", "corrected"}}, errors.ecc_corrected()});
+  if (errors.has_ecc_uncorrected()) {
+    ecc.push_back({{{"kind", "uncorrected"}}, errors.ecc_uncorrected()});
+  }
+  std::vector<Value> remap;
+  if (errors.has_row_remap_pending()) {
+    remap.push_back({{{"state", "pending"}}, errors.row_remap_pending() ? 1 : 0});
+    remap.push_back({{{"state", "failed"}}, errors.row_remap_failed() ? 1 : 0});
+  }
+  std::vector<Value> xids;
+  if (errors.has_xids()) xids.push_back({{}, errors.xids()});
+  return {Total("orcd_gpu_ecc_errors_total",
+                "Errors of the GPU's memory since its driver was loaded, by whether ECC corrected "
+                "them.",
+                std::move(ecc)),
+          Gauge("orcd_gpu_row_remap",
+                "1 if faulty rows of the GPU's memory wait for a reset to be replaced (pending), "
+                "or could not be (failed).",
+                std::move(remap)),
+          Total("orcd_gpu_xids_total",
+                "Xids of the GPU since the worker started, whichever process caused them.",
+                std::move(xids))};
+}
+
 // Returns the progress of the whole load; each stage counts the same.
 double LoadProgress(const v1::WorkerStatus& status) {
   // While a replacement is verified, the status still has the old model.
@@ -185,7 +212,9 @@ Metrics::Metrics()
   for (const char* reason : {"QUEUE_FULL", "DRAINING", "LOADING", "MODEL_NOT_LOADED"}) {
     rejections_.Add({{"reason", reason}});
   }
-  for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED"}) gpu_faults_.Add({{"kind", kind}});
+  for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED", "GPU_MEMORY_ERROR"}) {
+    gpu_faults_.Add({{"kind", kind}});
+  }
   requests_.Add({{"code", "OK"}, {"finish_reason", "FINISH_REASON_EOG"}});
   loads_.Add({{"code", "OK"}});
   NewGauges(*registry_, "orcd_start_time_seconds", "When the process started, since 1970.")
@@ -284,9 +313,16 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const v1::Queue& queue = status.queue();
   const v1::ConstraintFigures& constraints = status.constraints();
   const v1::SpeculationFigures& speculation = status.speculation();
-  return {
+  const v1::Device& device = status.device();
+  std::vector<MetricFamily> families = {
       Gauge("orcd_build_info", "1; the labels say what runs.",
-            {{{{"version", status.version()}, {"backend", status.device().backend()}}, 1}}),
+            {{{{"version", status.version()},
+               {"backend", device.backend()},
+               {"device", device.name()},
+               {"kernels", device.kernels()},
+               {"numeric_identity", device.numeric_identity()},
+               {"driver", device.gpu().driver_version()}},
+              1}}),
       Gauge("orcd_worker_state", "1 for the state that the worker is in.", std::move(states)),
       Gauge("orcd_requests_running", "Requests that run.", {{{}, queue.running_requests()}}),
       Gauge("orcd_requests_waiting", "Requests that wait.", {{{}, queue.waiting_requests()}}),
@@ -352,6 +388,10 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
                {"num_gpu_blocks", std::to_string(kv.total())}},
               1}}),
   };
+  for (MetricFamily& family : GpuErrorMetrics(device.gpu().errors())) {
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+  return families;
 }
 
 }  // namespace orcd

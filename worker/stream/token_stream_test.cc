@@ -47,7 +47,7 @@ struct Served {
 using EncoderMaker = std::function<std::unique_ptr<ResponseEncoder>()>;
 
 std::unique_ptr<ResponseEncoder> MakeGenerateEncoder() {
-  return std::make_unique<GenerateEncoder>("r1", 42, "digest");
+  return std::make_unique<GenerateEncoder>("r1", 42, "digest", "null");
 }
 
 // Hands each Generate call's TokenStream to the test, which plays the engine.

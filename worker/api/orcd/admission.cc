@@ -20,6 +20,7 @@ absl::StatusOr<Ticket> Encode(RequestBuilder& asked, absl::Time arrival, absl::T
   asked.request().arrival = arrival;
   asked.request().deadline = deadline;
   ORCD_RETURN_IF_ERROR(asked.CheckParameters(engine.model()));
+  ORCD_RETURN_IF_ERROR(asked.CheckNumerics(engine.backend_info().numeric_identity));
   // A request without room is refused before the work of compiling, rendering and encoding. Tokens
   // without a constraint need none of these, so Submit decides at once.
   const auto check = [&] {

@@ -8,8 +8,12 @@
 
 namespace orcd {
 
-GenerateEncoder::GenerateEncoder(std::string id, uint64_t seed, std::string model_digest)
-    : id_(std::move(id)), seed_(seed), model_digest_(std::move(model_digest)) {}
+GenerateEncoder::GenerateEncoder(std::string id, uint64_t seed, std::string model_digest,
+                                 std::string numeric_identity)
+    : id_(std::move(id)),
+      seed_(seed),
+      model_digest_(std::move(model_digest)),
+      numeric_identity_(std::move(numeric_identity)) {}
 
 std::optional<grpc::ByteBuffer> GenerateEncoder::OnStarted(const StartedEvent& event) {
   was_started_ = true;
@@ -19,6 +23,7 @@ std::optional<grpc::ByteBuffer> GenerateEncoder::OnStarted(const StartedEvent& e
   started.set_prompt_tokens(event.prompt_tokens);
   started.set_cached_prompt_tokens(event.cached_prompt_tokens);
   started.set_seed(seed_);
+  started.set_numeric_identity(numeric_identity_);
   return SerializeMessage(message);
 }
 

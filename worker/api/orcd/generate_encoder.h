@@ -11,7 +11,8 @@ namespace orcd {
 
 class GenerateEncoder final : public ResponseEncoder {
  public:
-  GenerateEncoder(std::string id, uint64_t seed, std::string model_digest);
+  GenerateEncoder(std::string id, uint64_t seed, std::string model_digest,
+                  std::string numeric_identity);
 
   std::optional<grpc::ByteBuffer> OnStarted(const StartedEvent& event) override;
   std::optional<grpc::ByteBuffer> OnDelta(DeltaEvent event) override;
@@ -21,6 +22,7 @@ class GenerateEncoder final : public ResponseEncoder {
   const std::string id_;
   const uint64_t seed_;
   const std::string model_digest_;
+  const std::string numeric_identity_;
   // True once a Started was sent: a Finished must then follow.
   bool was_started_ = false;
 };

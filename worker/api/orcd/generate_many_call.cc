@@ -66,6 +66,7 @@ std::vector<grpc::ByteBuffer> GenerateManyDialect::Serialize(
       started->set_prompt_tokens(batch.started->prompt_tokens);
       started->set_cached_prompt_tokens(batch.started->cached_prompt_tokens);
       started->set_seed(request.seed);
+      started->set_numeric_identity(request.numeric_identity);
     }
     for (const DeltaEvent& delta : batch.deltas) AppendTo(*add(request.id)->mutable_delta(), delta);
     if (batch.end) {

@@ -353,7 +353,9 @@ absl::Status MultiplexedCall::Submit(MultiplexedGenerate& asked,
   {
     std::lock_guard lock(mutex_);
     slot->identity.seed = ticket.request.sampling.seed;
-    slot->identity.model_digest = ticket.lease->engine().model().digest();
+    const Engine& engine = ticket.lease->engine();
+    slot->identity.model_digest = engine.model().digest();
+    slot->identity.numeric_identity = engine.backend_info().numeric_identity;
     slot->cancel = std::move(ticket.cancel);
   }
   ORCD_RETURN_IF_ERROR(Start(std::move(ticket), slot, Self()));

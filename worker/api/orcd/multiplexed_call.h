@@ -78,6 +78,7 @@ struct RequestIdentity {
   std::shared_ptr<const RequestNotes> notes;
   uint64_t seed = 0;
   std::string model_digest;
+  std::string numeric_identity;
   bool was_started = false;
   int32_t prompt_tokens = 0;
 };

@@ -16,6 +16,8 @@ namespace orcd {
 namespace {
 
 constexpr size_t kMaxRequestIdLength = 128;
+// Longest part of a numeric identity that an error quotes.
+constexpr size_t kMaxNumericIdentity = 64;
 
 uint64_t Random64() {
   uint64_t value = 0;
@@ -115,6 +117,21 @@ absl::Status RequestBuilder::CheckParameters(const Model& model) {
   request_.sampling.logit_bias.assign(logit_bias_.begin(), logit_bias_.end());
   ORCD_RETURN_IF_ERROR(request_.sampling.Validate(model.spec().vocab, request_.fields->sampling));
   return request_.stop.Validate(model.spec().vocab, *request_.fields);
+}
+
+absl::Status RequestBuilder::CheckNumerics(const std::string& numeric_identity) const {
+  if (request_.resume.empty() || resumed_numerics_.empty() ||
+      resumed_numerics_ == numeric_identity) {
+    return absl::OkStatus();
+  }
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrCat("the tokens of resume_token_ids were drawn under the numeric identity '",
+                   resumed_numerics_.substr(0, kMaxNumericIdentity), "', and this worker's is '",
+                   numeric_identity,
+                   "', which may draw others; resume on a worker of that identity, or set "
+                   "resume_with_other_numerics"),
+      {.reason = "NUMERIC_IDENTITY_DIFFERS", .subject = numeric_identity});
 }
 
 bool RequestBuilder::must_encode() const {

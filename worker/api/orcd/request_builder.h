@@ -77,6 +77,11 @@ class RequestBuilder {
   void SetLogitBias(uint32_t id, float bias) { logit_bias_[static_cast<int32_t>(id)] = bias; }
   // The model's file decides what is open in `asked`; the defaults, if the file says nothing.
   void SetSamplingOverDefaults(const PartialSampling& asked) { over_defaults_ = asked; }
+  // The numeric identity under which the tokens to resume from were drawn; empty: CheckNumerics
+  // does not compare it. With `any`, the request may go on under another.
+  void SetResumedNumerics(std::string identity, bool any) {
+    resumed_numerics_ = any ? std::string() : std::move(identity);
+  }
   void SetConstraint(absl::StatusOr<ConstraintSpec> spec,
                      ConstraintStart start = ConstraintStart::kAsGiven);
   // Null if there is none.
@@ -84,6 +89,9 @@ class RequestBuilder {
 
   // Checks and completes everything but the prompt and the constraint. Cheap.
   absl::Status CheckParameters(const Model& model);
+  // Fails with kFailedPrecondition (NUMERIC_IDENTITY_DIFFERS) if the request is resumed and its
+  // tokens were drawn under another numeric identity than the backend's.
+  absl::Status CheckNumerics(const std::string& numeric_identity) const;
   // Begins to compile the constraint, if there is one. Cheap. Fails with the errors of
   // ConstraintCompiler::Compile. Must be called before EncodePrompt.
   absl::Status CompileConstraint(const Model& model, ConstraintCompiler& compiler);
@@ -109,6 +117,7 @@ class RequestBuilder {
   std::map<int32_t, float> logit_bias_;
   std::optional<PartialSampling> over_defaults_;
   std::optional<ConstraintSpec> constraint_;
+  std::string resumed_numerics_;
   ConstraintStart constraint_start_ = ConstraintStart::kAsGiven;
   // The first error of a setter.
   absl::Status error_;

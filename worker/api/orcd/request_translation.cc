@@ -175,6 +175,8 @@ RequestBuilder TranslateRequest(v1::GenerateRequest request, const TranslationOp
   translated.cache_salt = request.cache().salt();
   translated.priority = request.priority();
   translated.resume = ToIds(request.resume_token_ids());
+  builder.SetResumedNumerics(std::move(*request.mutable_resume_numeric_identity()),
+                             request.resume_with_other_numerics());
   translated.show_special_tokens = request.show_special_tokens();
   if (request.has_speculation()) translated.speculate = request.speculation();
   // The first error is the one that the client gets.

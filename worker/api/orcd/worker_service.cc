@@ -85,7 +85,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Generate(
          asked.request = TranslateRequest(std::move(proto), options_.translation);
          asked.encoder = [](const GenerationRequest& prepared, const Engine& engine) {
            return std::make_unique<GenerateEncoder>(prepared.id, prepared.sampling.seed,
-                                                    engine.model().digest());
+                                                    engine.model().digest(),
+                                                    engine.backend_info().numeric_identity);
          };
          return asked;
        }});
