@@ -7,7 +7,8 @@
 //             is one split; entries without rows end at once. Blocks of one set of rows and
 //             neighbouring tokens run close in time, so that weights are read from memory once.
 //   Warps     2 to 10 of one or two row tiles each, so that the SM's four tensor cores have about
-//             as many; one block an SM, or two of up to 5 warps if there are more blocks than SMs.
+//             as many. Blocks of up to 5 warps leave room for another one, of this kernel or of the
+//             next, which then reads its first weights.
 //   Pipeline  two rings in shared memory, filled by cp.async. Activations: four stages of 64
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
 //             as the GPU has room for; a warp copies its own. A step of 64 columns has one group
@@ -271,9 +272,17 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   };
 
   // The model's weights are there from the start; activations are written by the kernel before.
+  // Copies arrive in order, so those that the first steps do not need come later.
   const int ahead = min(units, shape.weight_stages);
   constexpr int kAheadOfX = kGroups == 1 ? kXStages - 1 : 1;
   for (int unit = 0; unit < min(ahead, kAheadOfX); ++unit) copy_unit();
+  if (args.expert_tiles == nullptr && !args.weights_are_new) {
+#pragma unroll
+    for (int i = 0; i < kWarpTiles; ++i) {
+      const int bytes = i < tiles ? (ahead - kAheadOfX) * kUnitBytes : 0;
+      for (int at = lane * 128; at < bytes; at += 32 * 128) PrefetchL2(weights[i] + at);
+    }
+  }
   WaitForDependency();
 #pragma unroll
   for (int step = 0; step < kXStages - 1; ++step) {
@@ -380,7 +389,7 @@ inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows
   const auto consider = [&](int block_tiles, int warps) {
     const int64_t blocks = int64_t{(row_tiles + block_tiles - 1) / block_tiles} * rows_blocks;
     const int64_t waves = (blocks + device.sms - 1) / device.sms;
-    const bool two = waves > 1 && warps <= kMaxWarpsOfTwo && fits(block_tiles, bytes_of_two);
+    const bool two = warps <= kMaxWarpsOfTwo && fits(block_tiles, bytes_of_two);
     // Between the bounds of tensor cores and of the memory.
     const int64_t time = waves * (4 * MostTilesACore(block_tiles, warps) + block_tiles +
                                   2 * (waves == 1 || two ? kOverhead : kOverheadAlone));
