@@ -61,6 +61,7 @@ Engine::Engine(std::shared_ptr<const Model> model, std::unique_ptr<Backend> back
            .mask_threads = &mask_threads_,
            .drafter = drafter_.get(),
            .fixed_drafts = options.fixed_drafts,
+           .checkpoint_tokens = options.checkpoint_tokens,
            .clock = SteadyNow},
           {.on_started = [this](const std::string& id) { OnStarted(id); },
            .on_removed = [this](const std::string& id) { OnRemoved(id); },
@@ -462,6 +463,9 @@ void Engine::PublishStats() {
   stats.window_blocks_total = scheduler_.window_blocks().total();
   stats.window_blocks_free = scheduler_.window_blocks().free();
   stats.block_tokens = info_.block_tokens;
+  stats.state_cells_total = scheduler_.states().total();
+  stats.state_cells_held = scheduler_.states().held();
+  stats.state_cells_cached = scheduler_.states().named();
   const SchedulerCounts& counts = scheduler_.counts();
   stats.finished_requests = counts.finished_requests;
   stats.prompt_tokens = counts.prompt_tokens;
@@ -472,6 +476,9 @@ void Engine::PublishStats() {
   stats.draft_tokens = counts.draft_tokens;
   stats.accepted_draft_tokens = counts.accepted_draft_tokens;
   stats.preemptions = counts.preemptions;
+  stats.saved_checkpoints = counts.saved_checkpoints;
+  stats.checkpoint_hits = counts.checkpoint_hits;
+  stats.checkpoint_tokens = counts.checkpoint_tokens;
   stats.steps = steps_;
   stats.expert_load = expert_load_;
   stats.last_step = last_step_;

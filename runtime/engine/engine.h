@@ -53,6 +53,8 @@ struct EngineOptions {
   // Tokens that are guessed for each sequence in each step, whether that pays or not; 0: as many as
   // pay.
   int fixed_drafts = 0;
+  // As SchedulerOptions::checkpoint_tokens.
+  int checkpoint_tokens = kCheckpointTokens;
 };
 
 // The engine's counters as of its last step, consistent enough for people and metrics.
@@ -74,6 +76,11 @@ struct EngineStats {
   int window_blocks_total = 0;
   int window_blocks_free = 0;
   int block_tokens = 0;
+  // Cells for recurrent states, those that sequences or steps hold, and those, held or not, whose
+  // state can be found; 0 if the model has no recurrent layers.
+  int state_cells_total = 0;
+  int state_cells_held = 0;
+  int state_cells_cached = 0;
   int64_t finished_requests = 0;
   int64_t prompt_tokens = 0;
   int64_t cached_prompt_tokens = 0;
@@ -85,6 +92,11 @@ struct EngineStats {
   int64_t draft_tokens = 0;
   int64_t accepted_draft_tokens = 0;
   int64_t preemptions = 0;
+  // Recurrent states that were saved; sequences that began with one of them; and the tokens that
+  // these did not have to run.
+  int64_t saved_checkpoints = 0;
+  int64_t checkpoint_hits = 0;
+  int64_t checkpoint_tokens = 0;
   int64_t steps = 0;
   // The sum over all steps of a model with experts.
   ExpertLoad expert_load = {};

@@ -2,7 +2,8 @@
 // prompt's length and every earlier token, read back from the KV blocks that the batch names. A
 // wrong block, position, slot, order or prompt length changes the tokens. With a window, the window
 // blocks must have every token of it as well, and be no more than that takes. Drafts are verified
-// as a backend does it; wrong ones stay in the KV blocks, where nobody may read them.
+// as a backend does it; wrong ones stay in the KV blocks, where nobody may read them. A recurrent
+// state is a hash of the tokens before it; it must be that of the tokens in the KV blocks.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -56,7 +57,8 @@ class FakeBackend : public Backend {
         window_(window),
         kv_(static_cast<size_t>(info.kv_blocks) * info.block_tokens, -99),
         window_kv_(static_cast<size_t>(info.window_blocks) * info.block_tokens, -98),
-        slots_(info.max_seqs) {}
+        slots_(info.max_seqs),
+        cells_(info.state_cells) {}
 
   const BackendInfo& info() const override { return info_; }
 
@@ -71,6 +73,7 @@ class FakeBackend : public Backend {
     size_t blocks = 0;
     Step step;
     StepResult& result = step.result;
+    TakeCells(batch, step);
     for (const StepSequence& seq : batch.seqs) {
       EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
       EXPECT_FALSE(seq.tokens.empty());
@@ -78,6 +81,7 @@ class FakeBackend : public Backend {
       Slot& slot = slots_[seq.slot];
       EXPECT_EQ(slot.drafted_steps, 0)
           << "a step with drafts of slot " << seq.slot << " is in flight";
+      const State state = BeginState(seq);
       if (seq.start_params != nullptr) {
         EXPECT_GT(seq.start_prompt_tokens, 0);
         slot = {SeedOf(seq.start_params->seed, seq.start_prompt_tokens),
@@ -88,6 +92,7 @@ class FakeBackend : public Backend {
                 {seq.start_history.begin(), seq.start_history.end()}};
         ++starts;
       }
+      slot.state = state;
       if (!seq.drafts.empty()) CheckDrafts(seq, step);
       blocks += seq.blocks.size();
       EXPECT_EQ(slot.next_position, seq.start_position);
@@ -95,6 +100,7 @@ class FakeBackend : public Backend {
         const int32_t token = seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i];
         EXPECT_GE(token, 0);
         Kv(seq, seq.start_position + static_cast<int>(i)) = token;
+        slot.state.Run(token);
       }
       const int after_tokens = seq.start_position + static_cast<int>(seq.tokens.size());
       for (size_t i = 0; i < seq.drafts.size(); ++i) {
@@ -115,6 +121,7 @@ class FakeBackend : public Backend {
       slot.next_position = after_tokens;
       std::vector<int32_t> context;
       for (int p = 0; p < slot.next_position; ++p) context.push_back(Kv(seq, p));
+      if (info_.recurrent) EndState(seq, context);
       if (!seq.targets.empty()) part.target_logprobs = Targets(seq, context);
       EXPECT_TRUE(seq.sample || !seq.mask_follows);
       if (!seq.sample) continue;
@@ -132,6 +139,7 @@ class FakeBackend : public Backend {
             part.samples);
         const int right = static_cast<int>(part.samples.size()) - 1;
         slot.next_position += right;
+        for (int i = 0; i < right; ++i) slot.state.Run(seq.drafts[i]);
         drafts_seen += static_cast<int>(seq.drafts.size());
         drafts_right += right;
       }
@@ -189,8 +197,24 @@ class FakeBackend : public Backend {
   // Number of drafts, and of those that were right.
   int drafts_seen = 0;
   int drafts_right = 0;
+  // Numbers of states saved and restored.
+  int states_saved = 0;
+  int states_restored = 0;
 
  private:
+  // A recurrent state.
+  struct State {
+    uint64_t hash = 0;
+    int position = 0;
+    bool finite = true;
+
+    void Run(int32_t token) {
+      hash = (hash + 1 + static_cast<uint64_t>(token)) * 0x9E3779B97F4A7C15;
+      hash ^= hash >> 31;
+      ++position;
+    }
+  };
+
   struct Slot {
     uint64_t seed = 0;
     int32_t last_sample = kPreviousSample;
@@ -201,6 +225,7 @@ class FakeBackend : public Backend {
     std::vector<int32_t> counted = {};
     // Steps with drafts that were not waited for.
     int drafted_steps = 0;
+    State state = {};
   };
 
   // A draw of the last launched step, whose mask follows.
@@ -211,7 +236,8 @@ class FakeBackend : public Backend {
   };
 
   SampledToken Draw(Slot& slot, const std::vector<int32_t>& context, const TokenMask& mask) {
-    if (slot.has_penalties && slot.finite) {
+    // A sequence that starts again in its slot may still have keys that were not finite.
+    if (slot.has_penalties && slot.finite && slot.state.finite) {
       EXPECT_EQ(slot.counted, context);
     }
     EXPECT_TRUE(mask.AllowsAny(vocab_));
@@ -230,7 +256,63 @@ class FakeBackend : public Backend {
     std::map<int32_t, int> starts;
     // Slots of the parts with drafts.
     std::vector<int32_t> drafted_slots = {};
+    // Cells that the step restores or saves.
+    std::set<int32_t> cells = {};
   };
+
+  // Checks the cells of a step. None of them is saved to while a step in flight has it.
+  void TakeCells(const StepBatch& batch, Step& step) {
+    for (const StepSequence& seq : batch.seqs) {
+      if (seq.restore_state < 0) continue;
+      EXPECT_LT(seq.restore_state, info_.state_cells);
+      step.cells.insert(seq.restore_state);
+      ++states_restored;
+    }
+    for (const StepSequence& seq : batch.seqs) {
+      if (seq.save_state < 0) continue;
+      EXPECT_LT(seq.save_state, info_.state_cells);
+      EXPECT_TRUE(step.cells.insert(seq.save_state).second)
+          << "cell " << seq.save_state << " twice";
+      for (const Step& other : in_flight_) {
+        EXPECT_FALSE(other.cells.contains(seq.save_state)) << "cell " << seq.save_state;
+      }
+      ++states_saved;
+    }
+  }
+
+  // The state that the part begins with.
+  State BeginState(const StepSequence& seq) {
+    if (!info_.recurrent) {
+      EXPECT_EQ(seq.restore_state, -1);
+      EXPECT_EQ(seq.save_state, -1);
+      return {};
+    }
+    State state = slots_[seq.slot].state;
+    if (seq.restore_state >= 0) {
+      EXPECT_NE(seq.start_params, nullptr) << "restored, and not at the start";
+      state = cells_.at(seq.restore_state);
+      EXPECT_TRUE(state.finite);
+    } else if (seq.start_position == 0) {
+      state = {};
+    }
+    EXPECT_EQ(state.position, seq.start_position);
+    return state;
+  }
+
+  // Checks the state after `context`, and saves it.
+  void EndState(const StepSequence& seq, const std::vector<int32_t>& context) {
+    Slot& slot = slots_[seq.slot];
+    slot.state.finite = slot.state.finite && slot.finite;
+    if (slot.state.finite) {
+      State expected;
+      for (const int32_t token : context) expected.Run(token);
+      EXPECT_EQ(slot.state.hash, expected.hash) << "the state of other tokens";
+    }
+    if (seq.save_state < 0) return;
+    EXPECT_TRUE(seq.drafts.empty());
+    EXPECT_EQ(slot.state.position % info_.block_tokens, 0);
+    cells_.at(seq.save_state) = slot.state;
+  }
 
   void CheckDrafts(const StepSequence& seq, Step& step) {
     EXPECT_TRUE(seq.sample);
@@ -304,6 +386,7 @@ class FakeBackend : public Backend {
   std::vector<int32_t> kv_;
   std::vector<int32_t> window_kv_;
   std::vector<Slot> slots_;
+  std::vector<State> cells_;
   std::deque<Step> in_flight_;
   std::vector<LateDraw> late_draws_;
 };

@@ -62,8 +62,11 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       drafter_(backend.max_drafts > 0 ? options_.drafter : nullptr),
       draft_lengths_(/*pipelined=*/backend.max_in_flight > 1),
       window_(backend.window_blocks > 0 ? options_.window : 0),
+      checkpoint_tokens_(std::max(options_.checkpoint_tokens / backend.block_tokens, 1) *
+                         backend.block_tokens),
       blocks_(backend.kv_blocks, backend.block_tokens),
       window_blocks_(backend.window_blocks),
+      states_(backend.recurrent ? backend.state_cells : 0),
       rate_(backend.max_step_tokens) {
   for (int slot = backend_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   if (!options_.suppressed_ids.empty()) {
@@ -203,6 +206,7 @@ int Scheduler::CountShareable(Sequence& sequence, int most) {
       windows = window_blocks_.Contains(hash) ? windows + 1 : 0;
       if (windows < count - FirstInWindow(count * backend_.block_tokens)) continue;
     }
+    if (backend_.recurrent && !states_.Contains(hash)) continue;
     shareable = count;
   }
   return shareable;
@@ -303,6 +307,7 @@ void Scheduler::PreemptLast() {
   LeaveSlot(sequence);
   blocks_.Release(sequence.blocks);
   window_blocks_.Release(sequence.window_blocks);
+  if (backend_.recurrent) LeaveCheckpoint(sequence);
   sequence.scheduled = 0;
   sequence.computed = 0;
   sequence.preempted = true;
@@ -324,6 +329,7 @@ void Scheduler::Admit(absl::Time now) {
     if (!PrepareConstraint(sequence)) continue;
     if (unfit_ == &sequence && blocks_.free() <= unfit_free_ &&
         window_blocks_.free() <= unfit_window_free_ &&
+        counts_.saved_checkpoints == unfit_checkpoints_ &&
         !(unfit_missing_ && blocks_.Contains(*unfit_missing_))) {
       break;
     }
@@ -374,6 +380,7 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
   // The last known token must be run to draw the token after it. If log-probabilities of the prompt
   // are requested, the whole prompt must be run.
   int shared = 0;
+  int found = 0;
   std::optional<BlockHash> missing;
   if (live.prefix_root && !sequence.owes_prompt_logprobs()) {
     const int most = (known - 1) / backend_.block_tokens;
@@ -383,6 +390,7 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
     const auto first = std::ranges::find_if_not(
         rest, [this](const BlockHash& hash) { return blocks_.Contains(hash); });
     if (first != rest.end()) missing = *first;
+    found = shared + static_cast<int>(first - rest.begin());
   }
   // Room for the known tokens and the first new one, so that a prompt never waits for blocks once
   // it has begun, unless for window blocks, which it takes step by step.
@@ -398,11 +406,13 @@ bool Scheduler::TakeBlocks(Sequence& sequence) {
     unfit_free_ = blocks_.free();
     unfit_window_free_ = window_blocks_.free();
     unfit_missing_ = missing;
+    unfit_checkpoints_ = counts_.saved_checkpoints;
     return false;
   }
   sequence.scheduled = shared * backend_.block_tokens;
   sequence.computed = sequence.scheduled;
   sequence.named_blocks = shared;
+  if (backend_.recurrent) BeginAtCheckpoint(sequence, shared, found);
   return true;
 }
 
@@ -488,7 +498,7 @@ void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
   const int share = std::max(budget - budget / 2, budget - others);
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
     const int wanted = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
-    const int count = TakeStepBlocks(*prompts_[i], wanted);
+    const int count = TakeStepBlocks(*prompts_[i], CutAtCheckpoint(*prompts_[i], wanted));
     AddPart(*prompts_[i], count, batch, step);
     budget -= count;
   }
@@ -560,7 +570,12 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts});
+  StateCell saved;
+  if (backend_.recurrent && drafts == 0) saved = TakeCheckpoint(sequence, sequence.scheduled);
+  part.restore_state = sequence.checkpoint.id();
+  part.save_state = saved.id();
+  step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts,
+                        std::move(sequence.checkpoint), std::move(saved)});
   batch.seqs.push_back(part);
 }
 
@@ -596,13 +611,15 @@ void Scheduler::RunForEach(int count, absl::FunctionRef<void(int)> work) {
 
 void Scheduler::Commit(const StepResult& result, absl::Time now) {
   now_ = now;
-  const InFlight step = std::move(in_flight_.front());
+  InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   MeasureStep(step, result, now);
   last_commit_ = now;
   counts_.computed_prompt_tokens += step.prompt_tokens;
   AcceptDraws(step, result);
   for (size_t i = 0; i < step.parts.size(); ++i) TakePart(step.parts[i], result.parts[i], now);
+  // Whoever is told that a request's resources are free finds its cells free as well.
+  step.parts.clear();
   Sweep(now);
 }
 
@@ -694,7 +711,10 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
   // never after a part that was not.
   const bool all_finite =
       result.finite && AllFinite(result.target_logprobs) && (drops || AllFinite(result.samples));
-  if (all_finite && part.begin == sequence.computed) AcceptPositions(sequence, end);
+  if (all_finite && part.begin == sequence.computed) {
+    AcceptPositions(sequence, end);
+    if (part.saved.held()) NameCheckpoint(part);
+  }
   if (part.drafts > 0) KeepBlocks(sequence, sequence.scheduled);
 }
 

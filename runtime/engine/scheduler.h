@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_SCHEDULER_H_
 #define ORCD_RUNTIME_ENGINE_SCHEDULER_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -26,9 +27,13 @@
 #include "runtime/engine/request.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/service_rate.h"
+#include "runtime/engine/state_pool.h"
 #include "runtime/text/tokenizer.h"
 
 namespace orcd {
+
+// Default of SchedulerOptions::checkpoint_tokens.
+inline constexpr int kCheckpointTokens = 512;
 
 struct SchedulerOptions {
   // Maximum tokens of a sequence, prompt and output. Must fit the backend's KV blocks.
@@ -48,6 +53,9 @@ struct SchedulerOptions {
   Drafter* drafter = nullptr;
   // Drafts of each guess, whether they pay or not; 0: as many as pay.
   int fixed_drafts = 0;
+  // Tokens between checkpoints of the recurrent state (scheduler_checkpoints.cc), rounded down to
+  // whole blocks. Not used if the model has none.
+  int checkpoint_tokens = kCheckpointTokens;
   // Measures how long guessing takes; null: that takes no time.
   std::function<absl::Time()> clock = nullptr;
 };
@@ -70,6 +78,11 @@ struct SchedulerCounts {
   int64_t accepted_draft_tokens = 0;
   // Sequences that gave up their slot and KV blocks to others.
   int64_t preemptions = 0;
+  // Checkpoints that were saved; sequences that began with one, also after a preemption; and their
+  // tokens before it, which were not run again.
+  int64_t saved_checkpoints = 0;
+  int64_t checkpoint_hits = 0;
+  int64_t checkpoint_tokens = 0;
 };
 
 // Owns every sequence, the slots and the block pools. One thread (the engine's).
@@ -96,6 +109,10 @@ struct SchedulerCounts {
 // are right. Guesses take blocks that are free, and leave nothing behind if they are wrong; the
 // tokens are the same as without. DraftLengths decides how many pay. A sequence whose draw is in
 // flight waits for it before tokens are guessed.
+//
+// If the model has recurrent layers, a prefix is shared only up to a checkpoint of their state
+// (scheduler_checkpoints.cc). Positions after the checkpoint are run again, into blocks of the
+// sequence's own.
 class Scheduler {
  public:
   struct Hooks {
@@ -143,8 +160,8 @@ class Scheduler {
   void FailAll(const absl::Status& status);
 
   // Reports to `observer` the blocks that requests without a salt may share; see
-  // BlockPool::Observe. Window blocks are not reported, so that where the model has windows, a
-  // request may share less than what was reported.
+  // BlockPool::Observe. Window blocks and checkpoints are not reported, so that where the model has
+  // windows or recurrent layers, a request may share less than what was reported.
   void ObserveBlocks(std::weak_ptr<BlockObserver> observer) {
     blocks_.Observe(std::move(observer));
   }
@@ -162,6 +179,7 @@ class Scheduler {
   absl::Time next_deadline() const { return next_deadline_; }
   const BlockPool& blocks() const { return blocks_; }
   const BlockPool& window_blocks() const { return window_blocks_; }
+  const StatePool& states() const { return states_; }
   const ServiceRate& rate() const { return rate_; }
   const SchedulerCounts& counts() const { return counts_; }
 
@@ -179,6 +197,9 @@ class Scheduler {
       bool mask_follows;
       // Number of drafts, at the positions from `end` on.
       int drafts;
+      // The cells that the step restores and saves; empty holds if there are none.
+      StateCell restored;
+      StateCell saved;
     };
     std::vector<Part> parts;
     // When the backend got it: after tokens were guessed.
@@ -211,7 +232,8 @@ class Scheduler {
   absl::Time EarliestEnd(Sequence& sequence, absl::Time now);
   int CountCachedTokens(Sequence& sequence);
   // Most of the first `most` full blocks of the sequence with which it can begin, because they and
-  // the window blocks before their end can be shared.
+  // the window blocks before their end can be shared, and there is a checkpoint at their end if the
+  // model has recurrent layers.
   int CountShareable(Sequence& sequence, int most);
   void ExpireDeadlines(absl::Time now);
 
@@ -283,6 +305,26 @@ class Scheduler {
   // Adds `count` tokens of the sequence, and its guess, to the step; none if its constraint fails.
   void AddPart(Sequence& sequence, int count, StepBatch& batch, InFlight& step);
 
+  // True if states of the sequence are saved.
+  bool KeepsStates(const Sequence& sequence) const;
+  // The positions of the known tokens at which a state is worth a step of its own; 0: none.
+  std::array<int, 3> PlannedCheckpoints(const Sequence& sequence) const;
+  // True if the state at this position is saved if a part ends there.
+  bool IsCheckpoint(const Sequence& sequence, int position) const;
+  // Number of the next `count` tokens of a prompt after which its part ends, so that it ends at a
+  // checkpoint if it comes to one.
+  int CutAtCheckpoint(const Sequence& sequence, int count) const;
+  // The sequence begins with the checkpoint after its first `shared` blocks, if it shares any, and
+  // others have the first `found` of its blocks.
+  void BeginAtCheckpoint(Sequence& sequence, int shared, int found);
+  // A cell for the state at `end`, at which a part of the sequence ends; an empty hold if that is
+  // no checkpoint.
+  StateCell TakeCheckpoint(Sequence& sequence, int end);
+  // Names the state that the part has saved, whose positions are accepted.
+  void NameCheckpoint(const InFlight::Part& part);
+  // Forgets the sequence's checkpoint, as it gives its slot up.
+  static void LeaveCheckpoint(Sequence& sequence);
+
   // Records how long a step took.
   void MeasureStep(const InFlight& step, const StepResult& result, absl::Time now);
   // Lets the constraints accept the tokens that a step drew.
@@ -338,8 +380,11 @@ class Scheduler {
 
   // Largest window of the layers that have window blocks; 0 if there are none.
   const int window_;
+  // SchedulerOptions::checkpoint_tokens in whole blocks, at least one.
+  const int checkpoint_tokens_;
   BlockPool blocks_;
   BlockPool window_blocks_;
+  StatePool states_;
   std::vector<int32_t> free_slots_;
   SequenceList waiting_;
   SequenceList running_;
@@ -360,12 +405,13 @@ class Scheduler {
   absl::Time last_commit_ = absl::InfinitePast();
   // The first sequence in the queue did not fit while `unfit_free_` blocks and
   // `unfit_window_free_` window blocks were free and block `unfit_missing_`, the first that it
-  // could not share, was not cached (nullopt: all were). It is retried once more are free or that
-  // block is cached.
+  // could not share, was not cached (nullopt: all were), and `unfit_checkpoints_` checkpoints had
+  // been saved. It is retried once more are free, that block is cached or a checkpoint is saved.
   const Sequence* unfit_ = nullptr;
   int unfit_free_ = 0;
   int unfit_window_free_ = 0;
   std::optional<BlockHash> unfit_missing_;
+  int64_t unfit_checkpoints_ = 0;
   // Scratch for the step that is being planned.
   std::vector<Sequence*> selected_;
   std::vector<Sequence*> prompts_;

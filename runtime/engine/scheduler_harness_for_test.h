@@ -98,6 +98,7 @@ class SchedulerHarness {
                          .suppressed_ids = suppressed_ids_,
                          .drafter = drafter_.get(),
                          .fixed_drafts = fixed_drafts_,
+                         .checkpoint_tokens = checkpoint_tokens_,
                          .clock = [this] { return now_; }},
         Scheduler::Hooks{.on_started =
                              [this](const std::string& id) {
@@ -225,6 +226,7 @@ class SchedulerHarness {
   std::vector<int32_t> suppressed_ids_;
   int window_ = 0;
   int fixed_drafts_ = 0;
+  int checkpoint_tokens_ = kCheckpointTokens;
   std::shared_ptr<const Model> model_;
   int32_t eog_ = 0;
   int vocab_ = 0;

@@ -47,9 +47,15 @@ struct Encounters {
   int64_t right_drafts = 0;
   int64_t drafts_under_rules = 0;
   int64_t drafter_failures = 0;
+  // Checkpoints of recurrent states, and tokens of the sequences that began with one.
+  int64_t checkpoints = 0;
+  int64_t checkpoint_hits = 0;
+  int64_t checkpoint_tokens = 0;
 };
 
 enum class Windows { kNone, kSome };
+// Models without and with a recurrent state.
+enum class States { kNone, kSome };
 enum class Rules { kNone, kSome };
 
 // One run, determined entirely by its seed.
@@ -60,7 +66,7 @@ class Simulation : public SchedulerHarness {
   // most requests' tokens are guessed.
   Simulation(uint64_t seed, std::shared_ptr<const Model> model, Windows windows,
              int poison_one_in = 0, Rules rules = Rules::kNone,
-             std::optional<Guessing> guessing = std::nullopt)
+             std::optional<Guessing> guessing = std::nullopt, States states = States::kNone)
       : random_(seed), poison_(static_cast<uint32_t>(seed)), rules_(rules) {
     model_ = std::move(model);
     BackendInfo info;
@@ -82,6 +88,11 @@ class Simulation : public SchedulerHarness {
       if (Below(2) == 0) info.window_blocks += Below(info.kv_blocks + 1);
     }
     if (guessing) Guess(*guessing, seed, info);
+    if (states == States::kSome) {
+      info.recurrent = true;
+      info.state_cells = Below(4) == 0 ? Below(3) : Below(30);
+      checkpoint_tokens_ = 1 + Below(20);
+    }
     Make(info, context);
     shares_ = Below(4) > 0;
     if (poison_one_in > 0) {
@@ -277,6 +288,8 @@ class Simulation : public SchedulerHarness {
     EXPECT_EQ(left_queue_.size(), asked_.size());
     EXPECT_EQ(scheduler_->blocks().free(), info_.kv_blocks) << "blocks leaked";
     EXPECT_EQ(scheduler_->window_blocks().free(), info_.window_blocks) << "blocks leaked";
+    EXPECT_EQ(scheduler_->states().held(), 0) << "cells leaked";
+    EXPECT_LE(scheduler_->states().named(), info_.state_cells);
     met.parts_after_returns += backend_->parts_after_returns;
     met.starts_after_a_window += backend_->starts_after_a_window;
     EXPECT_EQ(scheduler_->running() + scheduler_->waiting(), 0);
@@ -287,6 +300,9 @@ class Simulation : public SchedulerHarness {
     EXPECT_EQ(scheduler_->counts().finished_requests, static_cast<int64_t>(asked_.size()));
     met.preemptions += scheduler_->counts().preemptions;
     met.cached_tokens += scheduler_->counts().cached_prompt_tokens;
+    met.checkpoints += scheduler_->counts().saved_checkpoints;
+    met.checkpoint_hits += scheduler_->counts().checkpoint_hits;
+    met.checkpoint_tokens += scheduler_->counts().checkpoint_tokens;
     CheckGuesses(met);
     // Without preemptions or turns, every decoding request gets a token in each step. Tokens that
     // are forced come several at once, and take their time to run. With two steps in flight, a
@@ -494,6 +510,33 @@ TEST(SchedulerSimulationTest, RandomGuesses) { RunGuesses(Guessing::kRandom, 0, 
 TEST(SchedulerSimulationTest, RightGuesses) { RunGuesses(Guessing::kRight, 0.7, 1); }
 
 TEST(SchedulerSimulationTest, MixedGuesses) { RunGuesses(Guessing::kMixed, 0.1, 0.9); }
+
+// Checkpoints of a recurrent state change no token, however few cells there are for them, and
+// whatever else happens.
+TEST(SchedulerSimulationTest, ThousandsOfRunsWithRecurrentStates) {
+  const std::shared_ptr<const Model> model = NanoModel();
+  Encounters met;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Windows windows = seed % 7 == 0 ? Windows::kSome : Windows::kNone;
+    const Rules rules = seed % 3 == 0 ? Rules::kSome : Rules::kNone;
+    const int poison_one_in = seed % 5 == 0 ? 60 : 0;
+    std::optional<Guessing> guessing;
+    if (seed % 2 == 0) guessing = seed % 4 == 0 ? Guessing::kMixed : Guessing::kRight;
+    Simulation(seed, model, windows, poison_one_in, rules, guessing, States::kSome).Run(met);
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(met.completed, 5 * kRuns);
+  EXPECT_GT(met.cancelled, kRuns / 2);
+  EXPECT_GT(met.preemptions, kRuns / 2);
+  EXPECT_GT(met.poisoned, kRuns / 20);
+  EXPECT_GT(met.forced_tokens, kRuns);
+  EXPECT_GT(met.right_drafts, 5 * kRuns);
+  EXPECT_GT(met.cached_tokens, 2 * kRuns);
+  EXPECT_GT(met.checkpoints, 10 * kRuns);
+  EXPECT_GT(met.checkpoint_hits, kRuns);
+  EXPECT_GT(met.checkpoint_tokens, met.cached_tokens);
+}
 
 // A request that completes gets exactly the right tokens, whatever it shared with others.
 TEST(SchedulerSimulationTest, NonFiniteNumbersReachNoOtherRequest) {

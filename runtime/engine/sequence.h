@@ -17,6 +17,7 @@
 #include "runtime/engine/output_text.h"
 #include "runtime/engine/prefix_hash.h"
 #include "runtime/engine/request.h"
+#include "runtime/engine/state_pool.h"
 #include "runtime/sampling/constraint.h"
 #include "runtime/sampling/sampler.h"
 #include "runtime/sampling/token_mask.h"
@@ -172,6 +173,13 @@ struct Sequence {
   int computed = 0;
   // True until a launched step begins the sequence in this slot.
   bool starts = false;
+  // Only if the model has recurrent layers (scheduler_checkpoints.cc). The checkpoint with which
+  // the sequence begins in its slot, until that step is planned; the position of the last that it
+  // began with or saves; and the position up to which KV blocks of others were found, but perhaps
+  // no checkpoint.
+  StateCell checkpoint;
+  int last_checkpoint = 0;
+  int branch = 0;
   // The last step that included this sequence.
   int64_t last_step = -1;
   // Number of steps in flight that include this sequence; and of those that draw a token for it.
