@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/backend/kv_plan.h"
+#include "runtime/engine/model_drafter.h"
 
 namespace orcd {
 namespace {
@@ -36,6 +37,11 @@ int64_t ActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
          (tokens * (4 * int64_t{spec.hidden} + widest) + logit_rows * spec.vocab);
 }
 
+// Bytes of a sequence's recurrent state.
+int64_t StateBytes(const ModelSpec& spec) {
+  return spec.state_floats() * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options) {
@@ -50,12 +56,15 @@ BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions&
   own.kv_cache_bytes =
       blocks * block_positions * (layout.whole_size + layout.window_size) * element_bytes;
   own.kv_cache_fraction = 0;
+  own.state_cache_bytes =
+      int64_t{ModelDrafter::kCellsOfSlot} * options.max_seqs * StateBytes(draft);
   own.reserved_bytes = 0;
   return own;
 }
 
 int64_t DraftMemoryBytes(const Model& draft, const BackendOptions& draft_options) {
   return static_cast<int64_t>(draft.size_bytes()) + draft_options.kv_cache_bytes +
+         draft_options.state_cache_bytes + draft_options.max_seqs * StateBytes(draft.spec()) +
          ActivationBytes(draft.spec(), draft_options);
 }
 

@@ -16,7 +16,7 @@ namespace orcd {
 inline constexpr int64_t kDraftKvTokens = 32'768;
 
 // Options for the backend of the draft model `draft`, from those of the model's backend: the same
-// sequences, threads and device, and a KV cache of its own size.
+// sequences, threads and device, and a KV cache and cells of recurrent states of its own.
 BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options);
 
 // Bytes that a backend with these options takes for the draft model: its weights and KV cache, and

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/engine/model_drafter.h"
 #include "runtime/engine/nano_model_for_test.h"
 
 namespace orcd {
@@ -38,7 +39,7 @@ TEST(DraftMemoryTest, ADraftModelHasTheSlotsOfTheModelAndAKvCacheOfItsOwnSize) {
 // The backend has room for all sequences, or for kDraftKvTokens, and takes no more memory than what
 // was left free for it.
 TEST(DraftMemoryTest, ABackendHoldsTheTokensInTheMemoryThatIsKeptForIt) {
-  for (const char* architecture : {"qwen2", "gemma3"}) {
+  for (const char* architecture : {"qwen2", "gemma3", "qwen3next"}) {
     const auto model = NanoModel({.architecture = architecture});
     ASSERT_NE(model, nullptr);
     for (const int block_tokens : {4, 16, 24}) {
@@ -63,8 +64,11 @@ TEST(DraftMemoryTest, ABackendHoldsTheTokensInTheMemoryThatIsKeptForIt) {
           if (max_context == 100 && info.window_blocks > 0) {
             EXPECT_GE(info.window_blocks, blocks);
           }
-          const auto taken =
-              static_cast<int64_t>(info.weights_bytes + info.kv_bytes + info.workspace_bytes);
+          if (info.recurrent) {
+            EXPECT_GE(info.state_cells, ModelDrafter::kCellsOfSlot * options.max_seqs);
+          }
+          const auto taken = static_cast<int64_t>(info.weights_bytes + info.kv_bytes +
+                                                  info.state_bytes + info.workspace_bytes);
           EXPECT_LE(taken, DraftMemoryBytes(*model, own)) << architecture << " " << block_tokens;
           // The estimate is not far off: for tiny weights the activations count most.
           EXPECT_LE(DraftMemoryBytes(*model, own), taken + (int64_t{64} << 20));

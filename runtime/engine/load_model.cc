@@ -85,7 +85,7 @@ absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& b
   const BackendInfo& info = (*placed)->info();
   made.info.drafter = "model";
   made.info.model = ReplaceInvalidUtf8(path.substr(path.rfind('/') + 1));
-  made.info.bytes = info.weights_bytes + info.kv_bytes + info.workspace_bytes;
+  made.info.bytes = info.weights_bytes + info.kv_bytes + info.state_bytes + info.workspace_bytes;
   made.drafter = std::make_unique<ModelDrafter>(draft, *std::move(placed), model.spec().vocab);
   return made;
 }

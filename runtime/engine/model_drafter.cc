@@ -65,16 +65,24 @@ ModelDrafter::Part ModelDrafter::Match(const DraftRequest& request, size_t index
   const int known = static_cast<int>(request.tokens.size());
   // The last token runs in any case, because the first guess is drawn after it.
   const auto before_last = request.tokens.first(known - 1);
-  const auto agreed = std::ranges::mismatch(slot.cached, before_last).in1 - slot.cached.begin();
-  if (agreed < slot.begin) {
+  const auto agreed =
+      static_cast<int>(std::ranges::mismatch(slot.cached, before_last).in1 - slot.cached.begin());
+  const int kept = AtState(slot, agreed);
+  if (agreed < slot.begin || (window_ > 0 && kept < slot.begin)) {
     // Another sequence came without Leave. Window blocks of its beginning may be gone.
     slot = Slot();
   } else {
-    slot.cached.resize(agreed);
+    slot.cached.resize(kept);
+    // States of tokens that do not agree.
+    for (int& position : slot.saved_at) {
+      if (position > kept) position = 0;
+    }
   }
   const auto lacking = request.tokens.subspan(slot.cached.size());
   const auto is_outside = [this](int32_t token) { return token >= draft_->spec().vocab; };
-  if (known > context_ || std::ranges::any_of(lacking, is_outside)) {
+  const bool has_cells = !backend_->info().recurrent ||
+                         kCellsOfSlot * (request.slot + 1) <= backend_->info().state_cells;
+  if (known > context_ || !has_cells || std::ranges::any_of(lacking, is_outside)) {
     GiveUp(slot);
     return part;
   }
@@ -134,8 +142,11 @@ absl::Status ModelDrafter::RunAhead(std::span<const DraftRequest> requests,
 
 absl::Status ModelDrafter::Run(std::span<const DraftRequest> requests, std::vector<Part>& parts) {
   const auto slot_of = [&](const Part& part) -> Slot& { return slots_[requests[part.index].slot]; };
-  std::erase_if(parts, [&](const Part& part) {
-    if (TakeWindowBlocks(slot_of(part), part)) return false;
+  std::erase_if(parts, [&](Part& part) {
+    if (TakeWindowBlocks(slot_of(part), part)) {
+      if (backend_->info().recurrent) TakeCells(requests[part.index].slot, part);
+      return false;
+    }
     GiveUp(slot_of(part));
     return true;
   });
@@ -198,6 +209,8 @@ absl::Status ModelDrafter::Launch(std::span<const DraftRequest> requests,
       seq.start_prompt_tokens = static_cast<int32_t>(request.tokens.size());
       seq.tokens = request.tokens.subspan(part->begin, part->tokens);
       seq.start_position = part->begin;
+      seq.restore_state = part->restore_state;
+      seq.save_state = part->save_state;
     } else {
       seq.tokens = kLastDrawn;
       seq.start_position = part->begin + part->tokens + step - 1;
@@ -221,6 +234,29 @@ absl::Status ModelDrafter::Wait(const std::vector<Part*>& parts) {
     }
   }
   return absl::OkStatus();
+}
+
+int ModelDrafter::AtState(const Slot& slot, int agreed) const {
+  if (!backend_->info().recurrent || slot.state_at == agreed) return agreed;
+  int most = 0;
+  for (const int position : slot.saved_at) {
+    if (position <= agreed) most = std::max(most, position);
+  }
+  return most;
+}
+
+void ModelDrafter::TakeCells(int slot_index, Part& part) {
+  Slot& slot = slots_[slot_index];
+  int restored = -1;
+  if (part.begin > 0 && slot.state_at != part.begin) {
+    restored = slot.saved_at[0] == part.begin ? 0 : 1;
+    part.restore_state = kCellsOfSlot * slot_index + restored;
+  }
+  // The cell that is not restored; else the older one.
+  slot.last_saved = 1 - (restored >= 0 ? restored : slot.last_saved);
+  part.save_state = kCellsOfSlot * slot_index + slot.last_saved;
+  slot.saved_at[slot.last_saved] = part.begin + part.tokens;
+  slot.state_at = part.begin + part.tokens + std::max(part.guesses - 1, 0);
 }
 
 bool ModelDrafter::TakeWindowBlocks(Slot& slot, const Part& part) {

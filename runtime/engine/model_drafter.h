@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
 #define ORCD_RUNTIME_ENGINE_MODEL_DRAFTER_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -29,14 +30,22 @@ namespace orcd {
 // sequences in a step. So the tokens that requests have more than those before bound the time of a
 // call.
 //
+// If the draft model has recurrent layers, each slot also has two cells, which a call in turn saves
+// the state after the sequence's tokens to, before it runs guesses. The next call begins there. It
+// cannot begin at the last token again if there are no new ones; then it takes the other cell.
+//
 // A sequence gets no guesses while too few blocks of the KV cache are free for it to begin. It gets
 // none from then on, and frees its blocks, once
 // - its tokens exceed the draft model's context or the free blocks,
-// - one of its tokens is outside the draft model's vocabulary, as padding may be, or
-// - keys, values or logits were not finite.
+// - one of its tokens is outside the draft model's vocabulary, as padding may be,
+// - keys, values or logits were not finite, or
+// - the backend has no cells for its slot.
 // The error of the backend is that of Draft.
 class ModelDrafter : public Drafter {
  public:
+  // Cells of recurrent states that the backend should have for each slot.
+  static constexpr int kCellsOfSlot = 2;
+
   // `backend` computes the draft model, `draft`. Every guess is below `vocab`, the size of the
   // vocabulary of the model that verifies it.
   ModelDrafter(std::shared_ptr<const Model> draft, std::unique_ptr<Backend> backend, int vocab);
@@ -59,6 +68,11 @@ class ModelDrafter : public Drafter {
     std::vector<int32_t> cached;
     // No later step begins at a position before this one.
     int begin = 0;
+    // If the draft model has recurrent layers: the number of tokens after which the slot's state
+    // is, and those of its cells; and the cell that was saved to last.
+    int state_at = 0;
+    std::array<int, kCellsOfSlot> saved_at = {};
+    int last_saved = 0;
     // True if the sequence gets no guesses until it leaves.
     bool given_up = false;
   };
@@ -73,6 +87,9 @@ class ModelDrafter : public Drafter {
     // Guesses to draw; with 0 the tokens are only run.
     int guesses = 0;
     std::vector<int32_t> drawn = {};
+    // The cells that the first step restores and saves; -1: none.
+    int32_t restore_state = -1;
+    int32_t save_state = -1;
     // False once keys, values or logits were not finite.
     bool finite = true;
   };
@@ -91,6 +108,10 @@ class ModelDrafter : public Drafter {
   absl::Status RunSteps(std::span<const DraftRequest> requests, std::vector<Part>& parts);
   absl::Status Launch(std::span<const DraftRequest> requests, const std::vector<Part*>& parts,
                       int step);
+  // Number of the first `agreed` tokens of the slot with which a step can begin.
+  int AtState(const Slot& slot, int agreed) const;
+  // Chooses the cells of a part, if the draft model has recurrent layers.
+  void TakeCells(int slot_index, Part& part);
   // Waits for the oldest step, which has these parts.
   absl::Status Wait(const std::vector<Part*>& parts);
   // Returns window blocks that the part does not read, and takes those that it writes. No step is
