@@ -118,8 +118,9 @@ class DigestSink : public GenerationSink {
 class SpeculationDigest {
  public:
   // `crowd`: sequences that may run together.
-  SpeculationDigest(BackendFactory make, int requests, int crowd)
-      : make_(std::move(make)), requests_(requests), crowd_(crowd), model_(NanoModel()) {}
+  SpeculationDigest(BackendFactory make, int requests, int crowd,
+                    std::shared_ptr<const Model> model = NanoModel())
+      : make_(std::move(make)), requests_(requests), crowd_(crowd), model_(std::move(model)) {}
 
   void Check() {
     RunAlone();
@@ -131,11 +132,30 @@ class SpeculationDigest {
     for (const int fixed : {0, 7}) CheckDrafters(fixed);
   }
 
+  // For models with recurrent layers: the outputs are also the same with few checkpoints of their
+  // states, or none.
+  void CheckCheckpoints() {
+    RunAlone();
+    if (::testing::Test::HasFailure()) return;
+    for (const int cells : {0, 1, 3, 10, 100}) {
+      for (const bool drafts : {false, true}) {
+        SetCells(cells);
+        auto guesser = MakeGuesser(Guessing::kMixed, texts_, vocab(), static_cast<uint64_t>(cells));
+        const Rest rest = ExpectSame(absl::StrCat(cells, " cells, drafts ", drafts),
+                                     drafts ? std::move(guesser) : nullptr, drafts ? 5 : 0);
+        EXPECT_EQ(rest.hits > 0, cells > 0);
+        EXPECT_GT(rest.preemptions, 0);
+      }
+    }
+  }
+
  private:
   struct Rest {
     int64_t drafts = 0;
     int64_t right = 0;
     int64_t preemptions = 0;
+    // Sequences that began with a checkpoint.
+    int64_t hits = 0;
   };
 
   void CheckDrafters(int fixed) {
@@ -173,6 +193,7 @@ class SpeculationDigest {
     options.max_context = kContext;
     options.block_tokens = 8;
     options.threads = 1;
+    options.state_cache_bytes = state_cache_bytes_;
     NullLoadObserver observer;
     auto backend = make_(model_, options, observer);
     EXPECT_TRUE(backend.ok()) << backend.status();
@@ -195,7 +216,8 @@ class SpeculationDigest {
         EngineOptions{.max_waiting = 100000,
                       .max_waiting_tokens = 10000000,
                       .max_context = kContext,
-                      .fixed_drafts = fixed_drafts},
+                      .fixed_drafts = fixed_drafts,
+                      .checkpoint_tokens = 16},
         [](const absl::Status& fault) { ADD_FAILURE() << fault; }, std::move(drafter));
   }
 
@@ -277,6 +299,7 @@ class SpeculationDigest {
     if (engine == nullptr) return;
     const BackendInfo& info = engine->backend_info();
     prompt_logprobs_ = info.prompt_logprobs;
+    cell_bytes_ = static_cast<int64_t>(info.state_cell_bytes);
     crowd_kv_bytes_ = CrowdBlocks() * static_cast<int64_t>(info.kv_bytes) / info.kv_blocks;
     for (int i = 0; i < requests_; ++i) {
       std::vector<GenerationRequest> one;
@@ -309,8 +332,12 @@ class SpeculationDigest {
     const EngineStats stats = engine->stats();
     return {.drafts = stats.draft_tokens,
             .right = stats.accepted_draft_tokens,
-            .preemptions = stats.preemptions};
+            .preemptions = stats.preemptions,
+            .hits = stats.checkpoint_hits};
   }
+
+  // Later backends have this many cells.
+  void SetCells(int cells) { state_cache_bytes_ = cells == 0 ? -1 : cells * cell_bytes_; }
 
   static constexpr int kContext = 160;
   // Hold a sequence of kContext tokens, and not the crowd.
@@ -323,6 +350,8 @@ class SpeculationDigest {
   const std::shared_ptr<KnownTexts> texts_ = std::make_shared<KnownTexts>();
   std::vector<uint64_t> expected_;
   int64_t crowd_kv_bytes_ = 0;
+  int64_t state_cache_bytes_ = 0;
+  int64_t cell_bytes_ = 0;
   bool prompt_logprobs_ = false;
 };
 

@@ -1,14 +1,32 @@
 #include "testing/speculation_digest.h"
 
+#include <memory>
+
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/null/null_backend.h"
 #include "testing/sanitized.h"
 
 namespace orcd {
 namespace {
 
+std::shared_ptr<const Model> NanoHybrid() {
+  return NanoModel({.architecture = "qwen3next", .context_length = 512});
+}
+
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputs) {
   SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 40 : 120, 5).Check();
+}
+
+TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfARecurrentModel) {
+  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 20 : 60, 5, NanoHybrid()).Check();
+}
+
+TEST(SpeculationDigestTest, CheckpointsGiveTheSameOutputs) {
+  SpeculationDigest(NullBackendFactory(), testing::kSanitized ? 100 : 400, 8, NanoHybrid())
+      .CheckCheckpoints();
+  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 10 : 30, 5, NanoHybrid())
+      .CheckCheckpoints();
 }
 
 }  // namespace
