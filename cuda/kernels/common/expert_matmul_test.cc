@@ -161,6 +161,18 @@ class ExpertProductTest : public GpuTest {
     return expected;
   }
 
+  // The GPU as kernels see it, with `sms` SMs; with the least shared memory of GPUs since compute
+  // capability 8.0 if small_memory_.
+  DeviceTraits WithSms(int sms) const {
+    DeviceTraits device = traits();
+    device.sms = sms;
+    if (small_memory_) {
+      device.smem_block = 99 * 1024;
+      device.smem_sm = 100 * 1024;
+    }
+    return device;
+  }
+
   // Launches the products of `args`, whose x, tiles and matrices it adds, as for `sms` SMs.
   void Multiply(const Experts& experts, const std::vector<int>& counts,
                 const std::vector<uint16_t>& inputs, int tile_rows, int sms,
@@ -174,9 +186,7 @@ class ExpertProductTest : public GpuTest {
     args.tiles = list.data();
     args.max_tiles = static_cast<int>(tiles.size());
     args.tile_rows = tile_rows;
-    DeviceTraits device = traits();
-    device.sms = sms;
-    ASSERT_EQ(kernels().expert_gemm(args, device, stream()), cudaSuccess);
+    ASSERT_EQ(kernels().expert_gemm(args, WithSms(sms), stream()), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream()), cudaSuccess);
   }
 
@@ -198,9 +208,7 @@ class ExpertProductTest : public GpuTest {
     args.expert_rows = experts.rows;
     args.tiles = list.data();
     args.max_tiles = static_cast<int>(TilesOf(counts, kExpertRowAlign).size());
-    DeviceTraits device = traits();
-    device.sms = sms;
-    ASSERT_EQ(kernels().expert_gemm(args, device, stream()), cudaSuccess);
+    ASSERT_EQ(kernels().expert_gemm(args, WithSms(sms), stream()), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream()), cudaSuccess);
   }
 
@@ -215,6 +223,8 @@ class ExpertProductTest : public GpuTest {
     EXPECT_EQ(out.WrittenOutside(), 0);
     return out.Read();
   }
+
+  bool small_memory_ = false;
 };
 
 // Rows of experts that one token chose: one each, of one to eight experts.
@@ -431,6 +441,26 @@ TEST_P(ExpertFormatTest, OneTokensUnitsAreThoseOfManyTokens) {
   }
 }
 
+TEST_P(ExpertFormatTest, SmallSharedMemoryChangesNoBit) {
+  const Shape shape = Shapes().back();
+  const Experts experts(GetParam(), 8, shape.rows, shape.cols, 1, stream());
+  for (const std::vector<int>* counts : {&ManyRows(), &FewRows()}) {
+    const std::vector<uint16_t> inputs = Inputs(*counts, shape.cols, 1);
+    for (const int tile_rows : kTileSizes) {
+      // With few SMs a block has many rows.
+      for (const int available : {sms(), 17, 2}) {
+        const auto multiply = [&](bool small) {
+          small_memory_ = small;
+          return MultiplyF32(experts, *counts, inputs, tile_rows, available, shape.rows,
+                             shape.rows);
+        };
+        ASSERT_TRUE(SameBits(multiply(true), multiply(false)))
+            << "tiles of " << tile_rows << " rows, " << available << " SMs";
+      }
+    }
+  }
+}
+
 // activation(gate) * up * kSwiGluScale in double precision, as spec.h defines activations.
 double Unit(double gate, double up, Activation activation) {
   const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
@@ -507,6 +537,13 @@ TEST_F(ExpertProductTest, RefusesWhatItDoesNotTake) {
     EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()),
               HasGroupBook(format) ? cudaErrorInvalidValue : cudaSuccess);
     tiled.tile_rows = 257;
+    EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()), cudaErrorInvalidValue);
+    if (kernels().fuses) continue;
+    tiled.tile_rows = 32;
+    tiled.one_token = OneToken::kOwnRows;
+    EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()), cudaErrorInvalidValue);
+    tiled.one_token = OneToken::kNo;
+    tiled.epilogue = SumOfChoices{};
     EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()), cudaErrorInvalidValue);
   }
 }

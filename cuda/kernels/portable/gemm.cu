@@ -91,7 +91,8 @@ cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& d
                              cudaStream_t stream) {
   constexpr int kMostTileRows = 256;
   if (!ExpertGemmTakes(args.experts.format) || args.expert_rows % kTileRows != 0 ||
-      args.tile_rows <= 0 || args.tile_rows > kMostTileRows) {
+      args.tile_rows <= 0 || args.tile_rows > kMostTileRows || args.one_token != OneToken::kNo ||
+      std::holds_alternative<SumOfChoices>(args.epilogue)) {
     return cudaErrorInvalidValue;
   }
   if (args.max_tiles == 0) return cudaSuccess;
