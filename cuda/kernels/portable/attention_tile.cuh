@@ -1,0 +1,402 @@
+// Attention of one warp, which has 16 query rows, to a key tile of 128 positions: what decode and
+// prefill attention share, so that both give the same bits.
+//
+//   Stages    a tile comes as kParts stages of its keys and then as many of its values. A stage is
+//             kCols columns of all 128 positions, in the cache's core matrices, which ldmatrix
+//             reads without bank conflicts. Scores of all 128 keys grow column by column; the
+//             products of weights and values need registers for kCols columns alone.
+//   Pipeline  2 or 4 stages, filled by cp.async of the threads that read them. Positions that no
+//   row
+//             sees are not read; their keys and values are zeros.
+//   Scores    mma.m16n8k16 of the rows by 16 keys and 16 columns: a lane holds rows g = lane / 4
+//   and
+//             g + 8, and of each 8 keys 2 * (lane % 4) and the next.
+//   Weights   accumulators of scores are A fragments once they are rounded to F16.
+#ifndef ORCD_CUDA_KERNELS_PORTABLE_ATTENTION_TILE_CUH_
+#define ORCD_CUDA_KERNELS_PORTABLE_ATTENTION_TILE_CUH_
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/kernel_set.h"
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/common/softmax.cuh"
+
+namespace orcd::cuda::portable {
+
+// Query rows of a warp.
+inline constexpr int kWarpRows = 16;
+// Tokens, and columns, of a core matrix, and its bytes.
+inline constexpr int kCore = 8;
+inline constexpr int kCoreBytes = kCore * kCore * 2;
+// Groups of 8 tokens, each a row of core matrices, in a key tile.
+inline constexpr int kTileGroups = kKeyTile / kCore;
+
+// True if the condition is in any lane of a warp. Where it is the same in all lanes, this tells the
+// compiler so, which then need not prepare for lanes that have parted.
+__device__ __forceinline__ bool InWarp(bool condition) { return __any_sync(~0u, condition) != 0; }
+
+// Numbers of stages of a pipeline.
+inline constexpr int kFewStages = 2;
+inline constexpr int kManyStages = 4;
+
+// The keys and values that a pipeline brings: those of one sequence and one kv head. In shared
+// memory, since they would take ten registers of each thread.
+struct TileSource {
+  // The cache's keys of the layer and the kv head, in block 0.
+  const __half* data;
+  // KV blocks of the sequence.
+  const int32_t* blocks;
+  // Elements from a block's keys to its values, and from there to the next block's keys.
+  int half_block;
+  // Base-2 logarithm of the tokens of a block.
+  int block_shift;
+  // Positions that any row sees: [first_seen, positions).
+  int first_seen;
+  int positions;
+  // Tiles first_tile, first_tile + tile_stride… below end_tile.
+  int first_tile;
+  int tile_stride;
+  int end_tile;
+
+  __device__ __forceinline__ void SetCache(const KvCacheView& kv, int layer, int kv_head,
+                                           const int32_t* sequence_blocks) {
+    data = kv.data + kv.Offset(layer, 0, kv_head);
+    blocks = sequence_blocks;
+    half_block = static_cast<int>(kv.block_size() / 2);
+    block_shift = Log2(kv.block_tokens);
+  }
+};
+
+// Brings tiles to kThreads threads, a warp or a block, all of which call every function together.
+template <int kHeadDim, int kCols, int kThreads>
+class TilePipeline {
+ public:
+  static_assert(kHeadDim % kCols == 0 && kCols % 16 == 0);
+  // Stages of a tile's keys, and of its values.
+  static constexpr int kParts = kHeadDim / kCols;
+  static constexpr int kStageBytes = kKeyTile * kCols * 2;
+
+  // source: in shared memory, visible to all threads. ring: shared memory of `stages` stages,
+  // aligned to 16 bytes; stages: kFewStages or kManyStages.
+  __device__ __forceinline__ TilePipeline(const TileSource& source, uint32_t ring, int stages)
+      : source_(source),
+        ring_(ring),
+        stages_(stages),
+        tile_(source.first_tile),
+        next_block_(Block(source.first_tile)) {}
+
+  // Starts the first copies. Copies that the thread has started before, and has made no group of,
+  // are awaited with the first stage.
+  __device__ __forceinline__ void Fill() {
+#pragma unroll 1
+    for (int i = 0; i < stages_ - 1; ++i) CopyNext(i);
+  }
+
+  // Returns when the thread's own copies of the next stage have arrived.
+  __device__ __forceinline__ void Await() const {
+    // Of the stages_ - 1 latest groups, the oldest is the next stage.
+    if (stages_ == kFewStages) {
+      AwaitCopies<kFewStages - 2>();
+    } else {
+      AwaitCopies<kManyStages - 2>();
+    }
+  }
+
+  // Returns the address of the next stage, which is valid until the next call.
+  __device__ __forceinline__ uint32_t Next() {
+    Await();
+    // All copies of this stage have arrived, and no thread reads the stage before any more.
+    if constexpr (kThreads == 32) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+    const int stage = stage_;
+    CopyNext(stage == 0 ? stages_ - 1 : stage - 1);
+    stage_ = stage == stages_ - 1 ? 0 : stage + 1;
+    return ring_ + stage * kStageBytes;
+  }
+
+ private:
+  // Vectors of 16 bytes: of a row of core matrices, and of a thread's part of a stage.
+  static constexpr int kGroupVectors = kCols;
+  static constexpr int kThreadVectors = kTileGroups * kGroupVectors / kThreads;
+  static_assert(kThreadVectors * kThreads == kTileGroups * kGroupVectors);
+
+  // True if a row sees a position of the 8 from `position` on.
+  __device__ __forceinline__ bool IsSeen(int position) const {
+    return position < source_.positions && position + kCore > source_.first_seen;
+  }
+
+  // KV block of group lane % 16 of tile `tile`; 0 if no row sees it.
+  __device__ __forceinline__ int Block(int tile) const {
+    const int position = tile * kKeyTile + static_cast<int>(threadIdx.x) % kTileGroups * kCore;
+    return IsSeen(position) ? __ldg(source_.blocks + (position >> source_.block_shift)) : 0;
+  }
+
+  // Starts the copies of the next part of the tiles to stage `stage`, if there is one; makes a
+  // group in any case, so that groups count stages.
+  __device__ __forceinline__ void CopyNext(int stage) {
+    if (InWarp(tile_ < source_.end_tile)) {
+      if (part_ == 0) {
+        block_ = next_block_;
+        next_block_ = Block(tile_ + source_.tile_stride);
+      }
+      const int is_values = part_ >= kParts ? 1 : 0;
+      const __half* const from = source_.data + (part_ - is_values * kParts) * (kCols * kCore);
+      const int block_mask = (1 << source_.block_shift) - 1;
+      const uint32_t to = ring_ + stage * kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kThreadVectors; ++i) {
+        const int vector = static_cast<int>(threadIdx.x) % kThreads + i * kThreads;
+        const int group = vector / kGroupVectors;
+        const int position = tile_ * kKeyTile + group * kCore;
+        const int half = 2 * __shfl_sync(~0u, block_, group) + is_values;
+        CopyAsync(to + vector * 16,
+                  from + int64_t{half} * source_.half_block + (position & block_mask) * kHeadDim +
+                      vector % kGroupVectors * kCore,
+                  IsSeen(position));
+      }
+      if (++part_ == 2 * kParts) {
+        part_ = 0;
+        tile_ += source_.tile_stride;
+      }
+    }
+    CommitCopies();
+  }
+
+  const TileSource& source_;
+  const uint32_t ring_;
+  const int stages_;
+  // Stage that Next returns next.
+  int stage_ = 0;
+  // Tile and part that CopyNext copies next; parts are those of keys, then those of values.
+  int tile_;
+  int part_ = 0;
+  // KV blocks of group lane % 16 of that tile, and of the tile after.
+  int block_ = 0;
+  int next_block_;
+};
+
+// Address from which a lane loads A fragments of queries with kHeadDim columns: `rows` are 16 rows,
+// in core matrices. Step s of 16 columns is s * kStepBytes behind.
+inline constexpr int kStepBytes = 2 * kCoreBytes;
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t QueryAddress(uint32_t rows) {
+  const int lane = threadIdx.x % 32;
+  // The four core matrices: rows 0 to 7 and 8 to 15 of the first 8 columns, and of the last.
+  const int matrix = lane / 8;
+  return rows + (matrix % 2 * (kHeadDim / kCore) + matrix / 2) * kCoreBytes + lane % 8 * 16;
+}
+
+// Starts copies of `count` rows of queries to core matrices, `to`, as a thread of kThreads; zeros
+// follow up to kRows rows. row_index(row): index in `q` of the row's first value.
+template <int kHeadDim, int kRows, int kThreads, typename RowIndex>
+__device__ __forceinline__ void CopyQueries(const __half* q, int count, uint32_t to,
+                                            const RowIndex& row_index) {
+  constexpr int kRowVectors = kHeadDim / kCore;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < kRows * kRowVectors; i += kThreads) {
+    const int row = i / kRowVectors;
+    const int core = i % kRowVectors;
+    const bool exists = row < count;
+    CopyAsync(to + (row / kCore * kRowVectors + core) * kCoreBytes + row % kCore * 16,
+              q + (exists ? row_index(row) : 0) + core * kCore, exists);
+  }
+}
+
+// Adds to the scores of a warp's rows the products of kCols columns. queries: QueryAddress, at
+// these columns; kQueryParts: F16 parts of a query, the low one `to_low` behind; stage: keys.
+template <int kCols, int kQueryParts>
+__device__ __forceinline__ void AddProducts(uint32_t queries, uint32_t to_low, uint32_t stage,
+                                            ChunkScores (&s)[kKeyChunks]) {
+  const int lane = threadIdx.x % 32;
+  constexpr int kGroupBytes = kCols * 16;
+  // The four core matrices of a load: 16 columns of keys 0 to 7, and of keys 8 to 15.
+  const uint32_t keys = stage + lane / 16 * kGroupBytes + lane / 8 % 2 * kCoreBytes + lane % 8 * 16;
+#pragma unroll
+  for (int step = 0; step < kCols / 16; ++step) {
+    uint32_t a[kQueryParts][4];
+#pragma unroll
+    for (int part = 0; part < kQueryParts; ++part) {
+      LoadMatrices(queries + part * to_low + step * kStepBytes, a[part]);
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+      uint32_t b[4];
+      LoadMatrices(keys + chunk * (2 * kGroupBytes) + step * kStepBytes, b);
+      // The low part first (numeric_contract.h).
+#pragma unroll
+      for (int part = kQueryParts - 1; part >= 0; --part) {
+        Mma(s[chunk][0], a[part], b[0], b[1]);
+        Mma(s[chunk][1], a[part], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Scores of a warp's rows by the next tile's keys.
+template <int kHeadDim, int kCols, int kThreads>
+__device__ __forceinline__ void ScoreTile(TilePipeline<kHeadDim, kCols, kThreads>& pipeline,
+                                          uint32_t queries, bool hi_lo, uint32_t to_low, bool sees,
+                                          ChunkScores (&s)[kKeyChunks]) {
+#pragma unroll
+  for (ChunkScores& chunk : s) {
+#pragma unroll
+    for (auto& fragment : chunk) {
+#pragma unroll
+      for (float& score : fragment) score = 0;
+    }
+  }
+#pragma unroll 1
+  for (int part = 0; part < kHeadDim / kCols; ++part) {
+    const uint32_t stage = pipeline.Next();
+    if (!sees) continue;
+    const uint32_t at = queries + part * (kCols / 16 * kStepBytes);
+    if (hi_lo) {
+      AddProducts<kCols, 2>(at, to_low, stage, s);
+    } else {
+      AddProducts<kCols, 1>(at, to_low, stage, s);
+    }
+  }
+}
+
+// Weights of a tile's keys, as A fragments of 16 keys each, and the rows' state for the tile.
+// visible[h] and first_visible[h]: the last and the first key of the tile that row g + 8h sees;
+// kKeyTile - 1 or more, and 0 or less: all keys.
+__device__ __forceinline__ void WeighTile(const AttentionRule& rule, float scale,
+                                          const int (&visible)[2], const int (&first_visible)[2],
+                                          ChunkScores (&s)[kKeyChunks],
+                                          uint32_t (&weights)[kKeyChunks][4],
+                                          RowState (&state)[2]) {
+  if (rule.score_softcap > 0) {
+#pragma unroll
+    for (ChunkScores& chunk : s) Softcap<2>(chunk, rule);
+  }
+  if (InWarp(min(visible[0], visible[1]) < kKeyTile - 1)) {
+#pragma unroll
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) Mask(s[chunk], chunk * kKeyChunk, visible);
+  }
+  if (InWarp(max(first_visible[0], first_visible[1]) > 0)) {
+#pragma unroll
+    for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+      MaskBefore(s[chunk], chunk * kKeyChunk, first_visible);
+    }
+  }
+  // Separate maxima of even and odd keys, for shorter dependency chains.
+  float maxima[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+#pragma unroll
+  for (const ChunkScores& chunk : s) {
+#pragma unroll
+    for (const auto& fragment : chunk) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) maxima[i] = fmaxf(maxima[i], fragment[i]);
+    }
+  }
+  float max[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    max[half] = Maximum(RowMax(fmaxf(maxima[half * 2], maxima[half * 2 + 1])), scale);
+  }
+  float sums[2];
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+    float added[2];
+    Weigh(s[chunk], scale, max, added);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sums[half] = chunk == 0 ? added[half] : sums[half] + added[half];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[chunk][i] = PackWeights(s[chunk][i / 2], i % 2);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) state[half] = {max[half], RowSum(sums[half])};
+}
+
+// Products of a tile's weights and kSumCols columns of its values, from column `first_col` of
+// `stage`, which has kCols columns.
+template <int kCols, int kSumCols>
+__device__ __forceinline__ void MultiplyValues(const uint32_t (&weights)[kKeyChunks][4],
+                                               uint32_t stage, int first_col,
+                                               float (&out)[kSumCols / kCore][4]) {
+  static_assert(kCols % kSumCols == 0 && kSumCols % 16 == 0);
+  const int lane = threadIdx.x % 32;
+  constexpr int kGroupBytes = kCols * 16;
+#pragma unroll
+  for (auto& fragment : out) {
+#pragma unroll
+    for (float& value : fragment) value = 0;
+  }
+  // The four core matrices of a load: 16 keys of columns 0 to 7, and of columns 8 to 15.
+  const uint32_t values = stage + first_col / kCore * kCoreBytes + lane / 8 % 2 * kGroupBytes +
+                          lane / 16 * kCoreBytes + lane % 8 * 16;
+#pragma unroll
+  for (int chunk = 0; chunk < kKeyChunks; ++chunk) {
+#pragma unroll
+    for (int j = 0; j < kSumCols / kCore; j += 2) {
+      uint32_t b[4];
+      LoadMatricesTransposed(values + chunk * (2 * kGroupBytes) + j * kCoreBytes, b);
+      Mma(out[j], weights[chunk], b[0], b[1]);
+      Mma(out[j + 1], weights[chunk], b[2], b[3]);
+    }
+  }
+}
+
+// Sink of head `head`, or kNoSink.
+__device__ __forceinline__ float SinkOf(const AttentionRule& rule, int head) {
+  return rule.sinks == nullptr ? kNoSink : __ldg(rule.sinks + head);
+}
+
+// Stores a row's values of columns col and col + 1.
+__device__ __forceinline__ void StoreResult(const Activations& out, int token, int col, float first,
+                                            float second) {
+  *reinterpret_cast<__half2*>(out.data + out.Index(token, col)) = __floats2half2_rn(first, second);
+}
+
+// Calls `call` with the head size as a compile-time constant.
+template <typename Call>
+cudaError_t WithHeadDim(int head_dim, const Call& call) {
+  switch (head_dim) {
+    case 16:
+      return call(std::integral_constant<int, 16>());
+    case 32:
+      return call(std::integral_constant<int, 32>());
+    case 64:
+      return call(std::integral_constant<int, 64>());
+    case 80:
+      return call(std::integral_constant<int, 80>());
+    case 96:
+      return call(std::integral_constant<int, 96>());
+    case 128:
+      return call(std::integral_constant<int, 128>());
+    case 256:
+      return call(std::integral_constant<int, 256>());
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+// The same for all head sizes; returns an error if there is one.
+template <typename Call>
+cudaError_t ForEachHeadDim(const Call& call) {
+  cudaError_t error = cudaSuccess;
+  for (const int head_dim : {16, 32, 64, 80, 96, 128, 256}) {
+    error = AnyError({error, WithHeadDim(head_dim, call)});
+  }
+  return error;
+}
+
+cudaError_t PrepareDecodeAttention(const DeviceTraits& device);
+cudaError_t PreparePrefillAttention(const DeviceTraits& device);
+
+}  // namespace orcd::cuda::portable
+
+#endif  // ORCD_CUDA_KERNELS_PORTABLE_ATTENTION_TILE_CUH_
