@@ -55,6 +55,12 @@ bool RotatesHeads(const LayerSpec& layer) {
 
 std::string TypeName(TensorType type) { return std::string(GetTensorTypeInfo(type).name); }
 
+absl::Status HasRecurrentLayers() {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   "recurrent layers, which the GPU backend does not support; use --backend cpu",
+                   {.reason = "MODEL_UNSUPPORTED"});
+}
+
 absl::Status TooLarge(const Matrix& matrix) {
   return MakeError(absl::StatusCode::kUnimplemented,
                    absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
@@ -272,6 +278,7 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
 absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelSpec& spec,
                                                   const ModelWeights& weights, int readers,
                                                   uint8_t* slab) {
+  if (spec.recurrent()) return HasRecurrentLayers();
   DeviceWeights plan;
   ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(spec, weights, slab));
   plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
