@@ -720,9 +720,15 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
     int cols;
     TensorType type;
   };
-  for (const auto& [heads, kv_heads, head_dim, block_tokens, cols, type] :
+  for (const Case& shape :
        {Case{28, 4, 128, 16, 3584, TensorType::kF16}, Case{14, 2, 64, 16, 896, TensorType::kQ8_0},
         Case{3, 1, 64, 8, 128, TensorType::kF16}, Case{2, 1, 128, 64, 2048, TensorType::kQ4_K}}) {
+    const int heads = shape.heads;
+    const int kv_heads = shape.kv_heads;
+    const int head_dim = shape.head_dim;
+    const int block_tokens = shape.block_tokens;
+    const int cols = shape.cols;
+    const TensorType type = shape.type;
     const int q_rows = heads * head_dim;
     const int kv_rows = kv_heads * head_dim;
     const int rows = q_rows + 2 * kv_rows;
@@ -740,9 +746,12 @@ TEST_F(ProductTest, ManyTokensBecomeQueriesKeysAndValues) {
       bool bias;
       bool norms;
     };
-    for (const auto& [tokens, has_bias, norms] :
+    for (const Form& form :
          {Form{513, true, false}, Form{700, true, false}, Form{1100, true, false},
           Form{700, false, false}, Form{513, false, true}, Form{1100, false, true}}) {
+      const int tokens = form.tokens;
+      const bool has_bias = form.bias;
+      const bool norms = form.norms;
       SCOPED_TRACE(::testing::Message()
                    << heads << "/" << kv_heads << " heads of " << head_dim << ", " << tokens
                    << " tokens" << (has_bias ? ", bias" : "") << (norms ? ", norms" : ""));
@@ -901,7 +910,7 @@ TEST_F(ProductTest, SmallSharedMemoryChangesNoBit) {
     for (const int splits : {1, 5}) {
       const MatmulArgs args = {
           .product = {.matrices = {matrix.tiles}, .num_matrices = 1, .splits = splits}};
-      for (const int tokens : {1, 3, 5, 8, 40}) {
+      for (const int tokens : {1, 3, 5, 8, 40, 130, 600}) {
         const Result expected = Multiply(args, 0, tokens, sms());
         // With few SMs a block has several rounds of tiles.
         for (const int some : {sms(), 2 * splits}) {

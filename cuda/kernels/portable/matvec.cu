@@ -26,7 +26,7 @@ constexpr int kFewWarps = 8;
 // Bytes of all rings of a block: more bytes in flight do not arrive sooner.
 constexpr int kMostRingBytes = 128 * 1024;
 // Bytes in flight with which a block reads as fast as it can, of fast and of slow memory.
-constexpr int kLeastBytesInFlight = 32 * 1024;
+constexpr int kLeastBytesInFlight = 44 * 1024;
 constexpr int kFewBytesInFlight = 16 * 1024;
 // Bytes of weights in flight before x is there: the copies of x queue behind them.
 constexpr int kBytesAhead = 48 * 1024;
