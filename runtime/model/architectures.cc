@@ -58,15 +58,6 @@ absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,
                              "at least one has to have none; load a whole model of the family",
                              spec.num_layers(), key, spec.window()));
   }
-  if (std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
-        return layer.recurrent() || layer.window > 0;
-      })) {
-    return UnsupportedModel(
-        "general.architecture",
-        absl::StrFormat("none of the %d layers attends to its whole context, and at least one has "
-                        "to; load a whole model of the family",
-                        spec.num_layers()));
-  }
   return spec;
 }
 

@@ -137,7 +137,7 @@ absl::StatusOr<const Architecture*> FindArchitecture(const GgufReader& gguf);
 
 // Describes the file's model, with `rope_scaling` applied if there is one. A window that is not
 // shorter than the context is none. Errors are those of FindArchitecture, of the architecture's
-// read and of OverrideRopeScaling, and kUnimplemented if every layer has a window or is recurrent.
+// read and of OverrideRopeScaling, and kUnimplemented if every layer has a window.
 absl::StatusOr<ModelSpec> ReadModelSpec(const GgufReader& gguf,
                                         const std::optional<RopeOverride>& rope_scaling = {});
 

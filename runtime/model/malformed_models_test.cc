@@ -105,7 +105,21 @@ bool HasWindows(const std::string& architecture) {
 
 // Files of these have experts in the last layer.
 bool HasExperts(const std::string& architecture) {
-  return IsAmong(architecture, {"glm4moe", "gpt-oss", "granitemoe", "qwen2moe", "qwen3moe"});
+  return IsAmong(architecture, {"glm4moe", "gpt-oss", "granitemoe", "qwen2moe", "qwen35moe",
+                                "qwen3moe", "qwen3next"});
+}
+
+// The first layer of these files is recurrent, the second has gated attention.
+bool IsHybrid(const std::string& architecture) {
+  return IsAmong(architecture, {"qwen35", "qwen35moe", "qwen3next"});
+}
+
+// A bool array.
+GgufEntry BoolsOf(const std::vector<uint64_t>& values) {
+  auto array = std::make_shared<GgufArray>();
+  array->type = GgufType::kBool;
+  array->unsigned_values = values;
+  return GgufEntry{GgufType::kArray, std::shared_ptr<const GgufArray>(array)};
 }
 
 // Keys of these files scale RoPE, or their tensors do.
@@ -119,7 +133,7 @@ void AddKeys(const std::string& architecture, Cases& cases) {
     cases.Set("expert_count", uint32_t{8}, kUnimplemented,
               {"is 8", "mixtures of experts", architecture});
   }
-  if (architecture != "glm4moe") {
+  if (architecture != "glm4moe" && !IsHybrid(architecture)) {
     cases.Set("nextn_predict_layers", uint32_t{1}, kUnimplemented,
               {"is 1", "predict further", architecture});
   }
@@ -202,15 +216,9 @@ void AddWindows(const std::string& architecture, Cases& cases) {
         },
         message);
   };
-  const auto bools = [](const std::vector<uint64_t>& values) {
-    auto array = std::make_shared<GgufArray>();
-    array->type = GgufType::kBool;
-    array->unsigned_values = values;
-    return GgufEntry{GgufType::kArray, std::shared_ptr<const GgufArray>(array)};
-  };
-  with_pattern(window, bools({1, 1}), kUnimplemented, {"each of the 2 layers", "16 positions"});
+  with_pattern(window, BoolsOf({1, 1}), kUnimplemented, {"each of the 2 layers", "16 positions"});
   with_pattern(window, uint32_t{3}, kUnimplemented, {"each of the 2 layers"});
-  with_pattern(pattern, bools({1, 0, 1}), kInvalid, {"3 bool", "2 layers"});
+  with_pattern(pattern, BoolsOf({1, 0, 1}), kInvalid, {"3 bool", "2 layers"});
   with_pattern(pattern, std::vector<int32_t>{1, 0}, kInvalid, {"2 i32", "2 layers"});
   with_pattern(pattern, uint32_t{0}, kInvalid, {"is 0"});
   with_pattern(pattern, "every", kInvalid, {"an integer"});
@@ -366,17 +374,18 @@ void AddExperts(const std::string& architecture, const TestModel& model, uint32_
   surplus("ffn_down.bias");
   surplus("ffn_up.weight");
   if (!by_keys) surplus("exp_probs_b.bias");
-  if (architecture != "qwen2moe") surplus("ffn_gate_inp_shexp.weight");
+  if (architecture != "qwen2moe" && !IsHybrid(architecture)) surplus("ffn_gate_inp_shexp.weight");
 }
 
 bool IsFusedTensor(const std::string& name, const TestModel& model) {
-  return name.ends_with("attn_qkv.weight") ||
+  return (name.ends_with("attn_qkv.weight") && !model.tensors.contains("blk.0.ssm_a")) ||
          (name.ends_with("ffn_up.weight") && !model.tensors.contains("blk.0.ffn_gate.weight"));
 }
 
 // Matrices may be of any type, also those that are F32 here.
 bool IsF32Vector(const std::string& name, const TestModel::Tensor& tensor) {
-  return tensor.type == TensorType::kF32 && !name.ends_with("ffn_gate_inp.weight");
+  return tensor.type == TensorType::kF32 && !name.ends_with("ffn_gate_inp.weight") &&
+         !name.ends_with("ssm_conv1d.weight");
 }
 
 void AddTensors(const std::string& architecture, Cases& cases) {
@@ -410,7 +419,7 @@ void AddTensors(const std::string& architecture, Cases& cases) {
   surplus("blk.1.ffn_down.input_scale", {"NVFP4"});
   if (architecture != "phi3") surplus("rope_factors_other.weight", {"scales RoPE"});
   // A bias in one layer alone.
-  if (architecture != "gpt-oss") {
+  if (architecture != "gpt-oss" && !IsHybrid(architecture)) {
     cases.Add("blk.0.attn_output.bias", kInvalid,
               [](TestModel& m) { m.AddVector("blk.1.attn_output.bias", 64); },
               {"missing", "layer 1 has it"});
@@ -425,7 +434,8 @@ void AddTensors(const std::string& architecture, Cases& cases) {
               m.tensors["blk.1.attn_qkv.weight"] = matrix(128);
             },
             {"blk.1.attn_qkv.weight", "same rows"});
-  cases.Add("blk.0.attn_k.bias", kInvalid,
+  const std::string attention = IsHybrid(architecture) ? "blk.1." : "blk.0.";
+  cases.Add(attention + "attn_k.bias", kInvalid,
             [](TestModel& m) {
               for (const std::string layer : {"blk.0.", "blk.1."}) {
                 m.tensors.erase(layer + "attn_q.bias");
@@ -433,16 +443,16 @@ void AddTensors(const std::string& architecture, Cases& cases) {
                 m.AddVector(layer + "attn_qkv.bias", 128);
               }
             },
-            {"blk.0.attn_qkv.bias", "same rows"});
+            {attention + "attn_qkv.bias", "same rows"});
   // A fused tensor of another size.
-  cases.Add("blk.0.attn_qkv.weight", kInvalid,
-            [matrix](TestModel& m) {
+  cases.Add(attention + "attn_qkv.weight", kInvalid,
+            [matrix, attention](TestModel& m) {
               for (const char* name : {"attn_q", "attn_k", "attn_v"}) {
-                m.tensors.erase(absl::StrCat("blk.0.", name, ".weight"));
+                m.tensors.erase(absl::StrCat(attention, name, ".weight"));
               }
-              m.tensors["blk.0.attn_qkv.weight"] = matrix(96);
+              m.tensors[attention + "attn_qkv.weight"] = matrix(96);
             },
-            {"[64, 96]", "[64, 128]"});
+            {"[64, 96]", IsHybrid(architecture) ? "[64, 192]" : "[64, 128]"});
   const Architecture& row = **std::ranges::find(AllArchitectures(), architecture,
                                                 [](const Architecture* a) { return a->name; });
   if (row.fused_ffn) {
@@ -496,6 +506,94 @@ void AddFactors(const std::string& architecture, Cases& cases) {
             [](TestModel& m) { m.AddVector("rope_freqs.weight", 8); }, {"scales RoPE"});
 }
 
+// The keys and tensors of delta nets, which have 4 value heads of 16 on 2 key heads.
+void AddDeltaNets(const std::string& architecture, Cases& cases) {
+  for (const std::string name : {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count",
+                                 "ssm.time_step_rank", "ssm.inner_size"}) {
+    cases.Set(name, uint32_t{0}, kInvalid, {"is 0", "from 1"});
+    cases.Set(name, int32_t{-1}, kInvalid, {"-1"});
+    cases.Set(name, uint32_t{1} << 31, kInvalid, {"is 2147483648", "from 1 to"});
+    cases.Set(name, 4.0f, kInvalid, {"an integer"});
+    cases.Add(cases.Key(name), kInvalid,
+              [key = cases.Key(name)](TestModel& m) { m.keys.erase(key); }, {"missing"});
+  }
+  cases.Set("ssm.conv_kernel", uint32_t{17}, kInvalid, {"is 17", "from 1 to 16"});
+  cases.Set("ssm.time_step_rank", uint32_t{3}, kInvalid, {"is 3", "multiple", "which is 2"});
+  cases.Set("ssm.inner_size", uint32_t{66}, kInvalid, {"is 66", "multiple", "which is 4"});
+  cases.Set("ssm.inner_size", uint32_t{128}, kUnimplemented,
+            {"is 128", "32 dimensions", "have 16"});
+  cases.Add(cases.Key("ssm.state_size"), kUnimplemented,
+            [architecture](TestModel& m) {
+              m.keys[architecture + ".ssm.state_size"] = uint32_t{24};
+              m.keys[architecture + ".ssm.inner_size"] = uint32_t{96};
+            },
+            {"is 24", "multiples of 16"});
+  // Layers that are recurrent.
+  cases.Set("full_attention_interval", uint32_t{0}, kInvalid, {"is 0", "from 1"});
+  cases.Set("full_attention_interval", uint32_t{3}, kUnimplemented,
+            {"each of the 2 layers", "attention"});
+  cases.Set("attention.recurrent_layers", BoolsOf({1, 1}), kUnimplemented,
+            {"each of the 2 layers", "attention"});
+  cases.Set("attention.recurrent_layers", BoolsOf({1, 0, 0}), kInvalid, {"each of 2 blocks"});
+  cases.Set("attention.recurrent_layers", std::vector<int32_t>{1, 0}, kInvalid, {"bool"});
+  cases.Set("attention.recurrent_layers", true, kInvalid, {"bool"});
+  cases.Set("nextn_predict_layers", uint32_t{2}, kInvalid, {"is 2", "from 0 to 1"});
+  const auto with_key = [&](const std::string& tensor, const std::string& name,
+                            const TestModel::Value& value,
+                            const std::vector<std::string>& message) {
+    cases.Add(
+        tensor, kInvalid, [key = cases.Key(name), value](TestModel& m) { m.keys[key] = value; },
+        message);
+  };
+  with_key("blk.0.attn_q.weight", "full_attention_interval", uint32_t{1}, {"missing"});
+  with_key("blk.0.attn_q.weight", "attention.recurrent_layers", BoolsOf({0, 1}), {"missing"});
+  with_key("blk.0.ssm_conv1d.weight", "ssm.conv_kernel", uint32_t{3}, {"[4, 128]", "[3, 128]"});
+  with_key("blk.0.attn_qkv.weight", "ssm.group_count", uint32_t{4}, {"[64, 128]", "[64, 192]"});
+  const auto matrix = [](uint64_t rows) {
+    return TestModel::Tensor{TensorType::kQ8_0, {64, rows}, {}};
+  };
+  // Attention without a gate.
+  cases.Add("blk.1.attn_q.weight", kInvalid,
+            [matrix](TestModel& m) { m.tensors["blk.1.attn_q.weight"] = matrix(64); },
+            {"[64, 64]", "[64, 128]"});
+  const auto surplus = [&](const std::string& name) {
+    cases.Add(name, kUnimplemented, [name, matrix](TestModel& m) { m.tensors[name] = matrix(64); },
+              {"no part"});
+  };
+  surplus("blk.1.attn_gate.weight");
+  surplus("blk.1.ssm_out.weight");
+  surplus("blk.0.attn_output.weight");
+  surplus("blk.0.ssm_conv1d.bias");
+  if (architecture != "qwen3next") {
+    surplus("blk.0.ssm_ba.weight");
+    surplus("blk.0.ssm_in.weight");
+    return;
+  }
+  surplus("blk.0.ssm_beta.weight");
+  cases.Add("blk.0.attn_qkv.weight", kInvalid,
+            [matrix](TestModel& m) { m.tensors["blk.0.ssm_in.weight"] = matrix(192); },
+            {"blk.0.ssm_in.weight", "same rows"});
+  cases.Add("blk.0.attn_gate.weight", kInvalid,
+            [matrix](TestModel& m) {
+              m.tensors.erase("blk.0.attn_qkv.weight");
+              m.tensors["blk.0.ssm_in.weight"] = matrix(192);
+            },
+            {"blk.0.ssm_in.weight", "same rows"});
+  cases.Add("blk.0.attn_qkv.weight", kInvalid,
+            [](TestModel& m) {
+              m.tensors.erase("blk.0.attn_qkv.weight");
+              m.tensors.erase("blk.0.attn_gate.weight");
+            },
+            {"missing", "blk.0.ssm_in.weight"});
+  cases.Add("blk.0.ssm_in.weight", kInvalid,
+            [matrix](TestModel& m) {
+              m.tensors.erase("blk.0.attn_qkv.weight");
+              m.tensors.erase("blk.0.attn_gate.weight");
+              m.tensors["blk.0.ssm_in.weight"] = matrix(128);
+            },
+            {"[64, 128]", "[64, 192]"});
+}
+
 std::vector<Malformed> AllMalformed() {
   std::vector<Malformed> all;
   for (const Architecture* row : AllArchitectures()) {
@@ -515,6 +613,7 @@ std::vector<Malformed> AllMalformed() {
       cases.Set("leading_dense_block_count", uint32_t{3}, kInvalid, {"is 3", "from 0 to 2"});
       cases.Set("expert_shared_count", uint32_t{1 << 20}, kInvalid, {"is 1048576"});
     }
+    if (IsHybrid(architecture)) AddDeltaNets(architecture, cases);
     AddTensors(architecture, cases);
     AddFactors(architecture, cases);
   }

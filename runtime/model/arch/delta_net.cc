@@ -1,5 +1,6 @@
 #include "runtime/model/arch/delta_net.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <variant>
@@ -86,7 +87,12 @@ absl::Status ReadDeltaNets(const Keys& keys, HeadPairing pairing, ModelSpec& spe
   for (int i = 0; i < spec.num_layers(); ++i) {
     if (recurrent[i]) spec.layers[i].delta = delta;
   }
-  return absl::OkStatus();
+  if (!std::ranges::all_of(spec.layers, &LayerSpec::recurrent)) return absl::OkStatus();
+  return keys.Unsupported(
+      keys.Has(kRecurrentLayers) ? kRecurrentLayers : kInterval,
+      absl::StrFormat("makes each of the %d layers recurrent, and at least one has to have "
+                      "attention; load a whole model of the family",
+                      spec.num_layers()));
 }
 
 }  // namespace orcd

@@ -21,7 +21,7 @@ inline constexpr TensorRule kDeltaNetTensors[] = {
 // Reads the keys of the delta nets, and which layers have one: those that
 // `attention.recurrent_layers` says, as a bool for each block of the file, or in files without it
 // all but every `full_attention_interval`-th. The layers come from ReadDecoder with kPredictLayers.
-// Errors are those of Architecture::read.
+// Errors are those of Architecture::read; kUnimplemented if every layer is recurrent.
 absl::Status ReadDeltaNets(const Keys& keys, HeadPairing pairing, ModelSpec& spec);
 
 }  // namespace orcd

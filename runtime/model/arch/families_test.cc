@@ -125,12 +125,16 @@ TEST_P(EveryArchitectureTest, WeightsAreThoseThatTheSpecCallsFor) {
     EXPECT_EQ(w.ffn_norm.empty(), layer.form != LayerForm::kPreNorm);
     EXPECT_EQ(w.attn_post_norm.empty(), !layer.post_norms);
     EXPECT_EQ(w.ffn_post_norm.empty(), !layer.post_norms);
-    EXPECT_EQ(w.attn_q_norm.size(), layer.qk_norm == QkNorm::kNone         ? 0u
+    const bool has_qk_norms = layer.qk_norm != QkNorm::kNone && !layer.recurrent();
+    EXPECT_EQ(w.attn_q_norm.size(), !has_qk_norms                          ? 0u
                                     : layer.qk_norm == QkNorm::kProjection ? 64u
                                                                            : 16u);
-    EXPECT_EQ(w.attn_k_norm.size(), layer.qk_norm == QkNorm::kNone         ? 0u
+    EXPECT_EQ(w.attn_k_norm.size(), !has_qk_norms                          ? 0u
                                     : layer.qk_norm == QkNorm::kProjection ? 32u
                                                                            : 16u);
+    EXPECT_EQ(w.attn_q.rows, layer.recurrent() ? 0 : layer.q_rows());
+    EXPECT_EQ(w.delta.conv.rows, layer.delta.channels());
+    EXPECT_EQ(w.delta.output.cols, layer.delta.value_size());
     EXPECT_EQ(w.attn_sinks.size(), layer.sinks ? 4u : 0u);
     const ExpertsSpec& experts = layer.experts;
     EXPECT_EQ(w.ffn_gate.data == nullptr, experts.count > 0);
@@ -155,18 +159,22 @@ TEST(AllArchitecturesTest, AreInOrderOfName) {
   std::vector<std::string_view> names;
   for (const Architecture* row : AllArchitectures()) names.push_back(row->name);
   EXPECT_TRUE(std::ranges::is_sorted(names));
-  EXPECT_EQ(names.size(), 19u);
+  EXPECT_EQ(names.size(), 22u);
 }
 
 TEST(RopePairsTest, AreThoseOfTheFamily) {
   const std::map<std::string, RopeKind> kinds = {
-      {"cohere2", RopeKind::kNorm},   {"gemma2", RopeKind::kNeox},   {"gemma3", RopeKind::kNeox},
-      {"glm4", RopeKind::kNorm},      {"granite", RopeKind::kNorm},  {"llama", RopeKind::kNorm},
-      {"mistral3", RopeKind::kNorm},  {"olmo2", RopeKind::kNeox},    {"phi3", RopeKind::kNeox},
-      {"qwen2", RopeKind::kNeox},     {"qwen3", RopeKind::kNeox},    {"qwen3vl", RopeKind::kNeox},
-      {"seed_oss", RopeKind::kNeox},  {"smollm3", RopeKind::kNorm},  {"glm4moe", RopeKind::kNeox},
-      {"gpt-oss", RopeKind::kNeox},   {"qwen2moe", RopeKind::kNeox}, {"qwen3moe", RopeKind::kNeox},
-      {"granitemoe", RopeKind::kNorm}};
+      {"cohere2", RopeKind::kNorm},    {"gemma2", RopeKind::kNeox},
+      {"gemma3", RopeKind::kNeox},     {"glm4", RopeKind::kNorm},
+      {"granite", RopeKind::kNorm},    {"llama", RopeKind::kNorm},
+      {"mistral3", RopeKind::kNorm},   {"olmo2", RopeKind::kNeox},
+      {"phi3", RopeKind::kNeox},       {"qwen2", RopeKind::kNeox},
+      {"qwen3", RopeKind::kNeox},      {"qwen3vl", RopeKind::kNeox},
+      {"seed_oss", RopeKind::kNeox},   {"smollm3", RopeKind::kNorm},
+      {"glm4moe", RopeKind::kNeox},    {"gpt-oss", RopeKind::kNeox},
+      {"qwen2moe", RopeKind::kNeox},   {"qwen3moe", RopeKind::kNeox},
+      {"granitemoe", RopeKind::kNorm}, {"qwen35", RopeKind::kNeox},
+      {"qwen35moe", RopeKind::kNeox},  {"qwen3next", RopeKind::kNeox}};
   for (const Architecture* row : AllArchitectures()) {
     EXPECT_EQ(Spec(std::string(row->name)).layers[0].rope.kind, kinds.at(std::string(row->name)))
         << row->name;

@@ -1,5 +1,8 @@
 // Qwen3.5, Qwen3.6 and Qwen3-Next: most layers are gated delta nets, the others have gated
 // attention. Layers that predict further tokens are left out.
+#include <initializer_list>
+#include <string_view>
+
 #include "runtime/base/error.h"
 #include "runtime/model/arch/delta_net.h"
 #include "runtime/model/arch/experts.h"

@@ -44,6 +44,9 @@ constexpr ModelClass kModelClasses[] = {
     {"qwen2moe", "Qwen2MoeForCausalLM"},
     {"qwen3moe", "Qwen3MoeForCausalLM"},
     {"granitemoe", "GraniteMoeForCausalLM"},
+    {"qwen35", "Qwen3_5ForConditionalGeneration"},
+    {"qwen35moe", "Qwen3_5MoeForConditionalGeneration"},
+    {"qwen3next", "Qwen3NextForCausalLM"},
 };
 
 }  // namespace
