@@ -56,6 +56,11 @@ std::string Describe(const Engine& engine) {
     text += absl::StrFormat("    window: %d positions in %d layers\n", window,
                             std::ranges::count_if(spec.layers, local));
   }
+  if (spec.recurrent()) {
+    text += absl::StrFormat("    recurrent: %d of the layers, %d bytes of state a sequence\n",
+                            std::ranges::count_if(spec.layers, &LayerSpec::recurrent),
+                            spec.state_floats() * static_cast<int64_t>(sizeof(float)));
+  }
   const auto has_experts = [](const LayerSpec& layer) { return layer.experts.count > 0; };
   if (const auto layer = std::ranges::find_if(spec.layers, has_experts);
       layer != spec.layers.end()) {

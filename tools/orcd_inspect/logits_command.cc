@@ -5,8 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "runtime/backend/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/base/load_observer.h"
@@ -30,6 +33,8 @@ struct Options {
   std::string tokens;
   std::string out;
   std::string kv = "f16";
+  // Number of tokens after which the recurrent state is written, and the file; 0: it is not.
+  std::pair<int64_t, std::string> state_after;
 };
 
 class LogitsWriter : public ActivationTap {
@@ -44,6 +49,26 @@ class LogitsWriter : public ActivationTap {
   NpyWriter& out_;
 };
 
+absl::Status WriteState(const Backend& backend, const std::string& path) {
+  const std::vector<float> state = backend.RecurrentState(0);
+  ORCD_ASSIGN_OR_RETURN(NpyWriter out,
+                        NpyWriter::Create(path, 1, static_cast<int64_t>(state.size())));
+  out.Append(state);
+  return out.Finish();
+}
+
+absl::Status CheckStateAfter(const Options& options, const ModelSpec& spec, int64_t tokens) {
+  const int64_t after = options.state_after.first;
+  if (options.state_after.second.empty()) return absl::OkStatus();
+  if (!spec.recurrent()) {
+    return absl::InvalidArgumentError(
+        "--state-after: no layer of the model is recurrent, so there is no state; leave it out");
+  }
+  if (after >= 1 && after <= tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--state-after: ", after, " has to be from 1 to the ", tokens, " tokens"));
+}
+
 absl::Status WriteLogits(const Options& options) {
   NullLoadObserver observer;
   ORCD_ASSIGN_OR_RETURN(
@@ -53,6 +78,8 @@ absl::Status WriteLogits(const Options& options) {
   const ModelSpec& spec = model->spec();
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, ReadTokens(options.tokens, spec));
   const int64_t count = static_cast<int64_t>(tokens.size());
+  ORCD_RETURN_IF_ERROR(CheckStateAfter(options, spec, count));
+  const int64_t state_after = options.state_after.second.empty() ? 0 : options.state_after.first;
   const KvType kv_type = options.kv == "f32" ? KvType::kF32 : KvType::kF16;
   ORCD_ASSIGN_OR_RETURN(
       const auto backend,
@@ -60,9 +87,13 @@ absl::Status WriteLogits(const Options& options) {
                     TeacherForcingOptions(count, options.step_tokens, kv_type, spec)));
   ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, spec.vocab));
   LogitsWriter tap(out);
-  for (int64_t first = 0; first < count; first += options.step_tokens) {
-    const int64_t step = std::min<int64_t>(options.step_tokens, count - first);
+  for (int64_t first = 0, step = 0; first < count; first += step) {
+    step = std::min<int64_t>(options.step_tokens, count - first);
+    if (first < state_after) step = std::min(step, state_after - first);
     ORCD_RETURN_IF_ERROR(RunTokens(*backend, tokens, first, step, tap));
+    if (first + step == state_after) {
+      ORCD_RETURN_IF_ERROR(WriteState(*backend, options.state_after.second));
+    }
   }
   return out.Finish();
 }
@@ -87,6 +118,12 @@ void AddLogitsCommand(CLI::App& app, int& exit_code) {
   command->add_option("--step-tokens", options->step_tokens, "Tokens that are run at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--state-after", options->state_after,
+                   "Number of tokens, and a NumPy file to which the recurrent state after them is "
+                   "written: of each recurrent layer in turn the last inputs of its convolution, "
+                   "[taps - 1, channels], and its matrices, [value heads, keys, values]")
+      ->type_name("N OUT");
   command->callback([options, &exit_code] {
     const absl::Status status = WriteLogits(*options);
     if (status.ok()) return;

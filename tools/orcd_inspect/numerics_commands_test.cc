@@ -116,6 +116,26 @@ TEST_F(NumericsCommandsTest, LayersOfEveryArchitecture) {
   }
 }
 
+TEST_F(NumericsCommandsTest, StateAfterSomeTokens) {
+  const std::string state = dir_.File("state.npy");
+  const auto run = [&](const char* after, const char* step_tokens) {
+    unlink(state.c_str());
+    return Run({"logits", "--model", model_, "--tokens", tokens_, "--out", out_, "--step-tokens",
+                step_tokens, "--state-after", after, state});
+  };
+  EXPECT_EQ(run("9", "64"), 1) << "a model without recurrent layers";
+  WriteModel({.architecture = "qwen35", .size = "nano", .type = "Q8_0", .threads = 1});
+  for (const char* after : {"0", "17", "-1"}) EXPECT_EQ(run(after, "64"), 1) << after;
+  ASSERT_EQ(run("9", "64"), 0);
+  const std::string whole = ReadFile(state);
+  // Two layers: 3 inputs of 1024 channels and 4 matrices.
+  EXPECT_EQ(whole.size(), 128 + sizeof(float) * 2 * (3 * 1024 + 4 * 128 * 128));
+  ASSERT_EQ(run("9", "4"), 0);
+  EXPECT_EQ(ReadFile(state), whole);
+  ASSERT_EQ(run("16", "64"), 0);
+  EXPECT_NE(ReadFile(state), whole);
+}
+
 TEST_F(NumericsCommandsTest, TokensThatCannotBeRun) {
   for (const char* text : {"", "1 two 3", "-1", "99999999"}) {
     WriteTokens(text);
