@@ -16,9 +16,9 @@ constexpr std::string_view kPrefix = "ORCD_";
 
 // Variables of the model cache, orcdctl, the tools and the tests, mostly in `make`'s environment.
 constexpr std::string_view kOtherVariables[] = {
-    "ORCD_ADDRESS",     "ORCD_CACHE",      "ORCD_GPU_FAULT_FILE", "ORCD_HAIKU_SEEDS",
-    "ORCD_MODEL_CACHE", "ORCD_ORACLE_DIR", "ORCD_REAL_MODEL",     "ORCD_REQUIRE_ALL",
-    "ORCD_TLS_CA",      "ORCD_WRITE_DOCS"};
+    "ORCD_ADDRESS",      "ORCD_CACHE",      "ORCD_GPU_FAULT_FILE", "ORCD_HAIKU_SEEDS",
+    "ORCD_MODEL_CACHE",  "ORCD_ORACLE_DIR", "ORCD_REAL_MODEL",     "ORCD_REQUIRE_ALL",
+    "ORCD_TEST_KERNELS", "ORCD_TLS_CA",     "ORCD_WRITE_DOCS"};
 
 // Returns the Levenshtein distance: the number of characters to insert, delete or replace.
 size_t Distance(std::string_view a, std::string_view b) {

@@ -109,6 +109,12 @@ class ModelHostTest : public ::testing::Test {
       warnings_.push_back(warning);
     };
     options.device.set_backend("cpu");
+    options.device.mutable_gpu()->set_required_driver("580");
+    options.gpu_errors = [] {
+      v1::GpuErrors errors;
+      errors.set_xids(3);
+      return errors;
+    };
     options.settle = settle;
     options.drain_timeout = kLong;
     options.backend.make = [this](
@@ -235,6 +241,20 @@ TEST_F(ModelHostTest, Idle) {
   EXPECT_EQ(admitted.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Reason(admitted.status()), "MODEL_NOT_LOADED");
   EXPECT_EQ(Unload()->model_id(), "");
+}
+
+// With a model and without.
+TEST_F(ModelHostTest, TheDeviceKeepsWhatOnlyTheChoiceOfTheGpuTold) {
+  for (const bool loaded : {false, true}) {
+    if (loaded) {
+      ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+    }
+    const v1::Device device = host_->Status().device();
+    EXPECT_EQ(device.backend(), "cpu");
+    EXPECT_EQ(device.gpu().required_driver(), "580") << loaded;
+    EXPECT_EQ(device.gpu().errors().xids(), 3u) << loaded;
+    EXPECT_EQ(device.numeric_identity().starts_with("cpu-"), loaded);
+  }
 }
 
 TEST_F(ModelHostTest, LoadGenerateUnload) {

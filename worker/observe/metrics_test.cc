@@ -157,6 +157,37 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(Text(StatusMetrics(status)), HasSubstr("orcd_vram_bytes{kind=\"total\"} 80\n"));
 }
 
+TEST(MetricsTest, ADeviceIsNamedAndItsErrorsAreThoseThatAreKnown) {
+  v1::WorkerStatus status;
+  status.set_version("1");
+  v1::Device& device = *status.mutable_device();
+  device.set_backend("cuda");
+  device.set_name("NVIDIA L4");
+  device.set_kernels("portable");
+  device.set_numeric_identity("portable-89");
+  device.mutable_gpu()->set_driver_version("580.1");
+  std::string text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("orcd_build_info{version=\"1\",backend=\"cuda\",device=\"NVIDIA L4\","
+                              "kernels=\"portable\",numeric_identity=\"portable-89\","
+                              "driver=\"580.1\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("orcd_gpu_ecc")));
+  EXPECT_THAT(text, Not(HasSubstr("orcd_gpu_row_remap")));
+  EXPECT_THAT(text, Not(HasSubstr("orcd_gpu_xids")));
+  v1::GpuErrors& errors = *device.mutable_gpu()->mutable_errors();
+  errors.set_ecc_corrected(7);
+  errors.set_ecc_uncorrected(0);
+  errors.set_row_remap_pending(true);
+  errors.set_row_remap_failed(false);
+  errors.set_xids(2);
+  text = Text(StatusMetrics(status));
+  EXPECT_THAT(text, HasSubstr("# TYPE orcd_gpu_ecc_errors_total counter\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_gpu_ecc_errors_total{kind=\"corrected\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_gpu_ecc_errors_total{kind=\"uncorrected\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_gpu_row_remap{state=\"pending\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_gpu_row_remap{state=\"failed\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_gpu_xids_total 2\n"));
+}
+
 TEST(MetricsTest, ConstraintsAreTimedAndCounted) {
   Metrics metrics;
   metrics.constraint_times()->OnCompiled(absl::Milliseconds(3));
