@@ -25,6 +25,15 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendWithF32Kv(
   return CreateCpuBackend(std::move(model), with_f32, observer);
 }
 
+#ifdef ORCD_CUDA
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackendWithPortableKernels(
+    std::shared_ptr<const Model> model, const BackendOptions& options, LoadObserver& observer) {
+  BackendOptions portable = options;
+  portable.kernels = "portable";
+  return CreateCudaBackend(std::move(model), portable, observer);
+}
+#endif
+
 struct NamedBackend {
   const char* name;
   Factory create;
@@ -35,6 +44,7 @@ constexpr std::array kBackends = {
     NamedBackend{"cpu-f32kv", CreateCpuBackendWithF32Kv},
 #ifdef ORCD_CUDA
     NamedBackend{"cuda", CreateCudaBackend},
+    NamedBackend{"cuda-portable", CreateCudaBackendWithPortableKernels},
 #endif
 };
 

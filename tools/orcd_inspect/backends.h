@@ -11,8 +11,8 @@
 
 namespace orcd {
 
-// `cpu`, `cpu-f32kv` (the CPU with its KV cache in F32), and any other backends built into this
-// program.
+// `cpu`, `cpu-f32kv` (the CPU with its KV cache in F32), and with the GPU backend `cuda` and
+// `cuda-portable` (with the portable kernels, whichever GPU it is).
 std::vector<std::string> BackendNames();
 
 // kInvalidArgument, listing the known names, if `name` is not one of them; else the errors of the
