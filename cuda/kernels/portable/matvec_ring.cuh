@@ -88,6 +88,9 @@ class Ring {
  private:
   // Bytes that a warp copies at once.
   static constexpr int kAtOnce = 32 * 16;
+  // Instructions that copy have offsets from -kMiddle to kMiddle - 1.
+  static constexpr int kMiddle = 2048;
+  static_assert(MostStageBytes(kFormats) <= 2 * kMiddle);
 
   // Finds the bytes of tile_.
   __device__ __forceinline__ void FindBytes() {
@@ -97,7 +100,7 @@ class Ring {
     const int begin = shape_.split_begin[blockIdx.y];
     const int end = shape_.split_begin[blockIdx.y + 1];
     from_ = part.data + int64_t{tile_ - part.first_tile} * part.tile_bytes +
-            (begin >> part.unit_cols_log2) * part.unit_bytes + threadIdx.x % 32 * 16;
+            (begin >> part.unit_cols_log2) * part.unit_bytes + threadIdx.x % 32 * 16 + kMiddle;
     stage_bytes_ = part.stage_bytes;
     left_ = ((end - begin) >> part.unit_cols_log2) * part.unit_bytes;
   }
@@ -109,7 +112,7 @@ class Ring {
       const int lane_byte = static_cast<int>(threadIdx.x % 32) * 16;
 #pragma unroll
       for (int i = 0; i < MostStageBytes(kFormats); i += kAtOnce) {
-        if (lane_byte + i < bytes) CopyAsync(to + lane_byte + i, from_ + i);
+        if (lane_byte + i < bytes) CopyAsync(to + lane_byte + i, from_ + (i - kMiddle));
       }
       from_ += bytes;
       left_ -= bytes;
@@ -124,7 +127,8 @@ class Ring {
   const MatvecParams& args_;
   const LaunchShape& shape_;
   const uint32_t rings_;
-  // The tile whose bytes are copied next: from `from_` on, with the lane's offset, `left_` of them,
+  // The tile whose bytes are copied next: from `from_` - kMiddle on, with the lane's
+  // offset, `left_` of them,
   // in stages of `stage_bytes_`.
   int tile_;
   const uint8_t* from_ = nullptr;
