@@ -3,15 +3,13 @@
 //
 //   Stages    a tile comes as kParts stages of its keys and then as many of its values. A stage is
 //             kCols columns of all 128 positions, in the cache's core matrices, which ldmatrix
-//             reads without bank conflicts. Scores of all 128 keys grow column by column; the
-//             products of weights and values need registers for kCols columns alone.
-//   Pipeline  2 or 4 stages, filled by cp.async of the threads that read them. Positions that no
-//   row
-//             sees are not read; their keys and values are zeros.
-//   Scores    mma.m16n8k16 of the rows by 16 keys and 16 columns: a lane holds rows g = lane / 4
-//   and
-//             g + 8, and of each 8 keys 2 * (lane % 4) and the next.
-//   Weights   accumulators of scores are A fragments once they are rounded to F16.
+//             reads without bank conflicts. Scores of all 128 keys grow by a stage's columns at a
+//             time, and products of weights and values need registers for a stage's columns alone.
+//   Pipeline  2 or 4 stages, filled by cp.async of the threads that read them. Groups of 8
+//             positions that no row sees are not read: their keys and values are zeros.
+//   Scores    mma.m16n8k16 of the rows by 8 keys and 16 columns: of an accumulator a lane holds
+//             rows g = lane / 4 and g + 8, and of the 8 keys 2 * (lane % 4) and the next.
+//   Weights   the scores of 16 keys, rounded to F16, are an A fragment as they lie in registers.
 #ifndef ORCD_CUDA_KERNELS_PORTABLE_ATTENTION_TILE_CUH_
 #define ORCD_CUDA_KERNELS_PORTABLE_ATTENTION_TILE_CUH_
 

@@ -2,17 +2,15 @@
 // KV cache. LaunchRope has made the query, and the token's key and value in the cache.
 //
 //   Tile      a block takes key tiles of 128 positions of one sequence and one kv head, by all
-//   query
-//             heads of that kv head, which are up to 16 rows of mma.m16n8k16. grid (sequences, kv
-//             heads, key splits).
+//             query heads of that kv head, which are up to 16 rows of mma.m16n8k16. grid
+//             (sequences, kv heads, key splits).
 //   Warps     4, each with tiles and a pipeline of its own (attention_tile.cuh); 2 blocks an SM.
-//   Few
-//             blocks have 4 stages a warp instead of 2, and an SM each.
-//   Barriers  1 to 4: barrier 1 + w lets warp w merge its tile after the tile before.
-//   Epilogue  warps merge their tiles in order in shared memory, and that of the last tile stores
-//             the result, F16; or, if several blocks share a sequence's keys, each tile's result
-//             goes to the workspace, and the last block merges all in order (Flash-Decoding).
-//   Shared    64 KiB of stages (128 for few blocks), queries and sums 128 * head_dim bytes and 513.
+//             Few blocks have 4 stages a warp instead of 2, and an SM each.
+//   Barriers  1 to 4: at barrier 1 + w, warp w waits until the tile before its own is merged.
+//   Epilogue  the warps merge their tiles in order in shared memory, and the block stores the
+//             result, F16; or, if several blocks share a sequence's keys, each tile's result goes
+//             to the workspace, and the last block merges all in order (Flash-Decoding).
+//   Shared    stages of 64 KiB (128 for few blocks); queries and sums, 128 * head_dim bytes; 1 KiB.
 //   Floor     keys and values once from memory: positions * 2 * kv heads * head_dim * 2 bytes.
 #include <cuda_fp16.h>
 
