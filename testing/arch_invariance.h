@@ -116,6 +116,8 @@ class ArchInvariance {
   static constexpr int64_t kAmpleBytes = int64_t{64} << 20;
   // Hold a sequence of kMaxContext tokens, and not two.
   static constexpr int kScarceBlocks = 30;
+  // More than the checkpoints of a request.
+  static constexpr int kStateCells = 32;
   static constexpr int kParallel = 6;
   static constexpr int kDrafts = 5;
 
@@ -155,6 +157,8 @@ class ArchInvariance {
     options.kv_cache_bytes = kv_bytes;
     options.max_context = kMaxContext;
     options.block_tokens = kBlockTokens;
+    options.state_cache_bytes =
+        kStateCells * model_->spec().state_floats() * static_cast<int64_t>(sizeof(float));
     options.threads = 2;
     NullLoadObserver observer;
     auto backend = make_(model_, options, observer);
@@ -164,7 +168,8 @@ class ArchInvariance {
         model_, *std::move(backend),
         EngineOptions{.max_waiting_tokens = kRequests * kMaxPrompt,
                       .max_context = kMaxContext,
-                      .fixed_drafts = kDrafts},
+                      .fixed_drafts = kDrafts,
+                      .checkpoint_tokens = kBlockTokens},
         [](const absl::Status& fault) { ADD_FAILURE() << fault; }, std::move(drafter));
   }
 

@@ -480,6 +480,10 @@ absl::Status SelfCheck(const Model& model, Backend& backend, LayerReference* ref
   }
   // Uses the keys and values that the steps of one token wrote.
   const int last = count - 1;
+  // A recurrent state does not go back by a token.
+  for (int i = 0; backend.info().recurrent && i < last; ++i) {
+    ORCD_RETURN_IF_ERROR(run.Draw(i, 1).status());
+  }
   ActivationRecorder single(ends, kMiddleTokens);
   ORCD_RETURN_IF_ERROR(run.Show(last, 1, single));
   if (!single.first_bad().empty()) return Failed(single.first_bad());

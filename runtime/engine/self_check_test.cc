@@ -138,6 +138,16 @@ TEST(SelfCheckTest, PassesWhatComputes) {
   EXPECT_EQ(CheckWith([](auto...) {}), absl::OkStatus());
 }
 
+TEST(SelfCheckTest, PassesRecurrentLayersThatCompute) {
+  for (const char* architecture : {"qwen35", "qwen35moe", "qwen3next"}) {
+    EXPECT_EQ(
+        CheckWith([](TapPoint, int, int64_t, std::vector<float>&) {}, [](SampledToken&, size_t) {},
+                  SmallOptions(), {.architecture = architecture}),
+        absl::OkStatus())
+        << architecture;
+  }
+}
+
 TEST(SelfCheckTest, NamesLayerAndOperationOfANan) {
   const absl::Status status =
       CheckWith([](TapPoint point, int layer, int64_t, std::vector<float>& values) {
