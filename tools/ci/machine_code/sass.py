@@ -32,15 +32,21 @@ def parse(text):
         yield function, code
 
 
-def disassemble(objects):
-    """Yields (path, function, code) of object files; by default of all kernels of build/release.
-    Uses $CUOBJDUMP, or the one that tools/fetch-cuda finds or fetches."""
-    objects = objects or sorted(map(str, ROOT.glob("build/release/cuda/**/*.cu.o")))
-    if not objects:
-        raise SystemExit("no kernels; build them first (tools/build release --cuda)")
-    program = os.environ.get("CUOBJDUMP") or subprocess.run(
+def cuobjdump():
+    """Path of the program: $CUOBJDUMP, or the one that tools/fetch-cuda finds or fetches."""
+    return os.environ.get("CUOBJDUMP") or subprocess.run(
         [ROOT / "tools" / "fetch-cuda", "--cuobjdump"], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
+
+
+def disassemble(objects):
+    """Yields (path, function, code) of object files; by default of the kernels in build/release that
+    have a pipeline of barriers or asynchronous products, which portable ones have not."""
+    objects = objects or sorted(
+        map(str, ROOT.glob("build/release/cuda/CMakeFiles/orcd_kernels.dir/kernels/sm90/*.cu.o")))
+    if not objects:
+        raise SystemExit("no kernels; build them first (tools/build release --cuda)")
+    program = cuobjdump()
     for path in objects:
         out = subprocess.run(
             [program, "-sass", path], check=True, stdout=subprocess.PIPE, text=True)
