@@ -70,6 +70,7 @@ struct Options {
   std::vector<int> sequences = {1, 8, 64, 256};
   std::vector<int> positions = {1024, 4096};
   std::vector<int> tokens = {512, 4096};
+  std::string kernels = "auto";
 };
 
 // A step over a cache of zeros, and all memory that its launches need.
@@ -284,10 +285,10 @@ absl::Status MeasurePrefill(const cuda::DeviceInfo& device, const Shape& shape, 
 }
 
 absl::Status Measure(const Options& options) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice("0", options.kernels));
   ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, /*vocab=*/1),
                             "preparing kernels");
-  std::printf("%s\n", device.name.c_str());
+  std::printf("%s, kernels %s\n", device.name.c_str(), device.kernels->name);
   for (const Shape& shape : kShapes) {
     if (!options.models.empty() && std::ranges::count(options.models, shape.name) == 0) continue;
     for (const int sequences : options.sequences) {
@@ -309,6 +310,7 @@ int Main(int argc, char** argv) {
   app.add_option("--sequences", options.sequences, "Of decode steps")->capture_default_str();
   app.add_option("--positions", options.positions, "Of their sequences")->capture_default_str();
   app.add_option("--tokens", options.tokens, "Of prompts")->capture_default_str();
+  app.add_option("--kernels", options.kernels, "Kernel set, or auto")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "attention_bench: " << status.message() << "\n";

@@ -49,6 +49,8 @@ struct Options {
   std::string model;
   RandomModelOptions random;
   std::string backend = "cpu";
+  // Of the backend cuda.
+  std::string kernels = "auto";
   // Each is PARALLEL:PROMPT:NEW.
   std::vector<std::string> cases = {"1:16:128"};
   int repetitions = 3;
@@ -279,6 +281,7 @@ absl::Status Measure(const Options& options) {
   load.model.with_text = true;
   load.model.threads = cpu::UsableCores();
   load.backend.kv_cache_bytes = options.kv_cache_bytes;
+  load.backend.kernels = options.kernels;
   for (const std::string& text : options.cases) {
     ORCD_ASSIGN_OR_RETURN(const Case parsed, ParseCase(text));
     cases.push_back(parsed);
@@ -330,6 +333,8 @@ int Main(int argc, char** argv) {
 #ifdef ORCD_CUDA
   backends.push_back("cuda");
 #endif
+  app.add_option("--kernels", options.kernels, "Kernel set of the GPU, or auto")
+      ->capture_default_str();
   app.add_option("--backend", options.backend)
       ->check(CLI::IsMember(backends))
       ->capture_default_str();

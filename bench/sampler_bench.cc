@@ -34,6 +34,7 @@ constexpr int kVocab = 152'064;
 
 struct Options {
   std::vector<int> rows = {1, 64, 256};
+  std::string kernels = "auto";
 };
 
 struct Asked {
@@ -79,6 +80,7 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, cons
     entry.typical_p = 1;
     entry.top_p = asked.top_p;
     entry.min_p_distance = -INFINITY;
+    entry.filter_scale = OctaveScale(1);
     entry.mask = asked.masked ? i : -1;
     entry.logprobs = -1;
     entry.result = i;
@@ -123,9 +125,9 @@ absl::Status MeasureOne(const cuda::DeviceInfo& device, const Asked& asked, cons
 }
 
 absl::Status Measure(const Options& options) {
-  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice(0));
+  ORCD_ASSIGN_OR_RETURN(const cuda::DeviceInfo device, cuda::SelectDevice("0", options.kernels));
   ORCD_RETURN_IF_CUDA_ERROR(device.kernels->prepare(device.traits, kVocab), "preparing kernels");
-  std::printf("%s\n", device.name.c_str());
+  std::printf("%s, kernels %s\n", device.name.c_str(), device.kernels->name);
   const int most = *std::max_element(options.rows.begin(), options.rows.end());
   constexpr size_t kRowBytes = kVocab * sizeof(float);
   for (const bool normal : {false, true}) {
@@ -150,6 +152,7 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Speed of the GPU backend's sampler");
   app.add_option("--rows", options.rows)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--kernels", options.kernels, "Kernel set, or auto")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (const absl::Status status = Measure(options); !status.ok()) {
     std::cerr << "sampler_bench: " << status.message() << "\n";

@@ -64,6 +64,8 @@ struct Options {
   std::string draft = "ngram";
   std::vector<std::string> texts = {"rewrite"};
   std::string backend = "cpu";
+  // Of the backend cuda.
+  std::string kernels = "auto";
   int tokens = 512;
   std::vector<int> streams = {1};
   int turns = 5;
@@ -462,6 +464,7 @@ absl::Status Measure(const Options& options) {
   load.backend.threads = cpu::UsableCores();
   load.backend.max_seqs = *std::max_element(options.streams.begin(), options.streams.end());
   load.backend.kv_cache_bytes = options.kv_cache_bytes;
+  load.backend.kernels = options.kernels;
   load.engine.max_context = 1 << 14;
   load.engine.max_waiting = std::max(load.engine.max_waiting, load.backend.max_seqs);
   BackendMaker backend = {.make = CreateCpuBackend};
@@ -539,6 +542,8 @@ int Main(int argc, char** argv) {
 #ifdef ORCD_CUDA
   backends.push_back("cuda");
 #endif
+  app.add_option("--kernels", options.kernels, "Kernel set of the GPU, or auto")
+      ->capture_default_str();
   app.add_option("--backend", options.backend)
       ->check(CLI::IsMember(backends))
       ->capture_default_str();

@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/model_for_test.h"
@@ -83,7 +82,7 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   NullLoadObserver observer;
   const int64_t before_create = TakingCalls();
   const std::shared_ptr<const Model> model = NanoModel("Q4_K_M");
-  auto created = CreateCudaBackend(model, options, observer);
+  auto created = CreateBackendForTest(model, options, observer);
   ASSERT_TRUE(created.ok()) << created.status();
   Backend& backend = **created;
   const int64_t after_create = TakingCalls();
@@ -165,10 +164,10 @@ TEST_F(AllocationTest, ABackendsEndGivesAllBack) {
   NullLoadObserver observer;
   const auto model = NanoModel("F16");
   // The first backend loads code, which stays.
-  ASSERT_TRUE(CreateCudaBackend(model, options, observer).ok());
+  ASSERT_TRUE(CreateBackendForTest(model, options, observer).ok());
   const size_t before = FreeBytes();
   {
-    const auto backend = CreateCudaBackend(model, options, observer);
+    const auto backend = CreateBackendForTest(model, options, observer);
     ASSERT_TRUE(backend.ok()) << backend.status();
     EXPECT_LE(FreeBytes() + (*backend)->info().kv_bytes, before);
   }

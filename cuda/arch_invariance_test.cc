@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "cuda/cuda_backend.h"
+#include "cuda/gpu_for_test.h"
 #include "gtest/gtest.h"
 #include "testing/test_name.h"
 
@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GpuArchInvarianceTest,
                          [](const auto& info) { return TestNameOf(info.param); });
 
 TEST_P(GpuArchInvarianceTest, ARequestDrawsTheSameWhateverIsAroundIt) {
-  ArchInvariance(GetParam(), CreateCudaBackend).Check();
+  ArchInvariance(GetParam(), CreateBackendForTest).Check();
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // Tests the backend through its interface: against the CPU's, and against itself in other batches.
-#include "cuda/cuda_backend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -47,7 +46,7 @@ BackendOptions OptionsFor(int max_seqs, int max_step_tokens) {
 std::unique_ptr<Backend> MakeBackend(std::shared_ptr<const Model> model,
                                      const BackendOptions& options) {
   NullLoadObserver observer;
-  auto backend = CreateCudaBackend(std::move(model), options, observer);
+  auto backend = CreateBackendForTest(std::move(model), options, observer);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
 }

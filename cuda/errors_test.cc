@@ -12,7 +12,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/cuda_backend.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/gpu_for_test.h"
@@ -30,7 +29,7 @@ using ::testing::HasSubstr;
 
 absl::Status StatusOf(const std::shared_ptr<const Model>& model, const BackendOptions& options) {
   NullLoadObserver observer;
-  return CreateCudaBackend(model, options, observer).status();
+  return CreateBackendForTest(model, options, observer).status();
 }
 
 class ErrorsTest : public GpuTest {
@@ -84,7 +83,7 @@ TEST_F(ErrorsTest, IndexOutOfRange) {
   ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
   for (const int index : {-1, count, 99}) {
     BackendOptions options = Small();
-    options.gpu = index;
+    options.gpu = absl::StrCat(index);
     const absl::Status status = StatusOf(model(), options);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetails(status).reason, "GPU_UNAVAILABLE");
@@ -200,7 +199,7 @@ TEST_F(ErrorsTest, ACancelledLoadGivesEverythingBack) {
   size_t total = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   Canceller observer;
-  EXPECT_EQ(CreateCudaBackend(model(), Small(), observer).status().code(),
+  EXPECT_EQ(CreateBackendForTest(model(), Small(), observer).status().code(),
             absl::StatusCode::kCancelled);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);

@@ -8,17 +8,24 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "cuda/cuda_backend.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/activations.h"
 #include "gtest/gtest.h"
+#include "runtime/backend/backend.h"
 #include "runtime/gguf/dequantize.h"
 
 namespace orcd::cuda {
@@ -67,11 +74,24 @@ class DeviceArray {
   size_t count_ = 0;
 };
 
+// Name of the kernel set that all tests use: $ORCD_TEST_KERNELS, or `auto`.
+inline std::string KernelsForTest() {
+  const char* const name = std::getenv("ORCD_TEST_KERNELS");
+  return name == nullptr ? "auto" : name;
+}
+
+// CreateCudaBackend with these kernels.
+inline absl::StatusOr<std::unique_ptr<Backend>> CreateBackendForTest(
+    std::shared_ptr<const Model> model, BackendOptions options, LoadObserver& observer) {
+  options.kernels = KernelsForTest();
+  return CreateCudaBackend(std::move(model), options, observer);
+}
+
 // Prepares the GPU's kernels and a stream.
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto device = SelectDevice(0);
+    const auto device = SelectDevice("0", KernelsForTest());
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *device;
     const cudaError_t error = kernels().prepare(traits(), /*vocab=*/1);

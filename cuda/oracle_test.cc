@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
 #include "cuda/oracle_files_for_test.h"
 #include "runtime/cpu/model_for_test.h"
@@ -55,7 +54,7 @@ std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, i
   options.max_context = tokens;
   options.kv_cache_bytes = int64_t{64} << 20;
   NullLoadObserver observer;
-  auto backend = CreateCudaBackend(model, options, observer);
+  auto backend = CreateBackendForTest(model, options, observer);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
 }

@@ -2,7 +2,6 @@
 #include <cstdlib>
 
 #include "absl/strings/numbers.h"
-#include "cuda/cuda_backend.h"
 #include "cuda/gpu_for_test.h"
 #include "gtest/gtest.h"
 #include "testing/speculation_digest.h"
@@ -17,7 +16,7 @@ TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputs) {
   if (const char* const given = std::getenv("ORCD_DIGEST_REQUESTS")) {
     ASSERT_TRUE(absl::SimpleAtoi(given, &requests)) << given;
   }
-  SpeculationDigest(CreateCudaBackend, requests, 24).Check();
+  SpeculationDigest(CreateBackendForTest, requests, 24).Check();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -37,6 +38,9 @@ class GpuTest : public WorkerTest {
  protected:
   static std::vector<std::string> OnGpu(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"--backend", "cuda"};
+    if (const char* const kernels = std::getenv("ORCD_TEST_KERNELS")) {
+      args.insert(args.end(), {"--kernels", kernels});
+    }
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }

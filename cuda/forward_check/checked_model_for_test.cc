@@ -275,6 +275,7 @@ std::string ModelCase::name() const {
   std::string name = absl::StrCat(std::string(shape.size), "_",
                                   mixed ? "mixed" : std::string(file_type.name), "_", layers);
   std::erase(name, '.');
+  if (!fuses) name += "_unfused";
   return form.name == "qwen2" ? name : absl::StrCat(form.name, "_", name);
 }
 
@@ -488,9 +489,10 @@ CheckedModel::CheckedModel(const ModelCase& c)
                 .kv_tokens = 100'000},
                Nowhere(2)),
       kv_({.whole = CacheOf(spec_, 3, 1000), .windows = CacheOf(spec_, 10, 500)}),
+      kernels_(SymbolicKernels(c.fuses)),
       device_(DeviceOf(kernels_)),
       forward_(spec_, weights_, buffers_, kv_, device_),
-      gpu_(spec_, weights_, buffers_, kv_) {}
+      gpu_(spec_, weights_, buffers_, kv_, kernels_) {}
 
 std::string CheckedModel::Check(const StepShape& step,
                                 const std::function<void(const Recorded&)>& fault) {

@@ -45,6 +45,8 @@ struct ModelCase {
   // Gives each matrix a type of its own, instead of the file type's.
   bool mixed = false;
   ModelForm form = FormOf("qwen2");
+  // True if the kernels fuse (KernelSet::fuses).
+  bool fuses = true;
 
   // Unique among cases, of letters, digits and underscores.
   std::string name() const;
@@ -79,7 +81,7 @@ class CheckedModel {
   const DeviceWeights weights_;
   const ForwardBuffers buffers_;
   const KvCaches kv_;
-  const KernelSet kernels_ = SymbolicKernels();
+  const KernelSet kernels_;
   const DeviceInfo device_;
   Forward forward_;
   SymbolicGpu gpu_;

@@ -35,6 +35,14 @@ std::vector<ModelCase> Cases() {
     cases.push_back(
         {*FindModelShape("gemma3", "4b"), *FindFileType("Q4_K_M"), 3, false, FormOf(form)});
   }
+  // Kernels that fuse nothing: every form, and every mixture of types.
+  const size_t fused = cases.size();
+  for (size_t i = 0; i < fused; ++i) {
+    const bool form_alone = cases[i].form.name != "qwen2" && cases[i].shape.size == "odd";
+    if (!form_alone && !cases[i].mixed) continue;
+    cases.push_back(cases[i]);
+    cases.back().fuses = false;
+  }
   return cases;
 }
 

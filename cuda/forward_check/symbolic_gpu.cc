@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/portable/kernel_set.h"
 #include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
@@ -198,11 +199,13 @@ class SymbolicGpu::Launch {
 };
 
 SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
-                         const ForwardBuffers& buffers, const KvCaches& kv)
+                         const ForwardBuffers& buffers, const KvCaches& kv,
+                         const KernelSet& kernels)
     : spec_(spec),
       layer_(spec.layers[0]),
       buffers_(buffers),
       kv_(kv),
+      kernels_(kernels),
       keys_and_values_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
@@ -526,7 +529,7 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
     launch.Whole(args.counters, 4, "the zeros of its counters");
   }
   launch.Expect(args.sees_step == shape_.drafts, "keys of its own step");
-  if (shape_.drafts || !DecodeMakesRows(args.qkv)) {
+  if (shape_.drafts || !kernels_.fuses || !DecodeMakesRows(args.qkv)) {
     launch.WriteColumns(args.out, layer_.q_size(),
                         {Attend(launch, args, args.qkv.query_split, layer)});
     return;
@@ -591,8 +594,44 @@ const SymbolicGpu::Placed* SymbolicGpu::ReadWeights(Launch& launch, const TiledM
   return &placed->second;
 }
 
+namespace {
+
+// Returns why no kernel of a set that fuses nothing takes the arguments; null if one does.
+const char* UnfusedProblem(const KernelSet& kernels, const MatmulArgs& args) {
+  const auto& p = args.product;
+  const bool few = p.tokens <= kMatvecTokens;
+  const auto* const x = std::get_if<Activations>(&args.prologue);
+  if (x == nullptr) return "normalises its input";
+  if (x->tokens < p.tokens || (few && x->tokens != kMatvecTokens)) {
+    return "has an input of other tokens";
+  }
+  for (int i = 0; i < p.num_matrices; ++i) {
+    const TiledMatrix& matrix = p.matrices[i];
+    const TiledMatrix& before = p.matrices[std::max(i - 1, 0)];
+    if (matrix.cols != before.cols || (i > 0 && before.rows % kTileRows != 0)) {
+      return "has matrices that do not fit together";
+    }
+    if (!few && !(i == 0 ? kernels.gemm_takes(matrix.format, p.tokens)
+                         : kernels.gemm_takes_behind(before.format, matrix.format))) {
+      return "does not take such formats";
+    }
+  }
+  if (std::holds_alternative<SwiGlu>(args.epilogue)) {
+    return p.num_matrices > 1 || p.splits > 1 ? "has several parts for SwiGLU" : nullptr;
+  }
+  const auto* const store = std::get_if<StoreF32>(&args.epilogue);
+  if (store == nullptr) return "does more than a product";
+  const bool sums = p.tokens > kMaxPartialsTokens;
+  if (p.splits > 1 && store->sum != sums) return "cannot store its result so";
+  return nullptr;
+}
+
+}  // namespace
+
 void SymbolicGpu::Multiply(Launch& launch, const MatmulArgs& args, Symbol x) {
-  if (const char* const problem = sm90::MatmulProblem(args)) launch.Complain(problem);
+  const char* const problem =
+      kernels_.fuses ? sm90::MatmulProblem(args) : UnfusedProblem(kernels_, args);
+  if (problem != nullptr) launch.Complain(problem);
   const auto& p = args.product;
   launch.ExpectRows(p.tokens);
   const auto* const store = std::get_if<StoreF32>(&args.epilogue);
@@ -898,8 +937,8 @@ cudaError_t LaunchCombineExperts(const CombineExpertsArgs& args, cudaStream_t st
   return Record(args, stream);
 }
 
-KernelSet SymbolicKernels() {
-  KernelSet kernels = sm90::kKernels;
+KernelSet SymbolicKernels(bool fuses) {
+  KernelSet kernels = fuses ? sm90::kKernels : portable::KernelSets().front();
   kernels.matvec = [](const MatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
     return Record(MatvecArgs{args}, stream);
   };

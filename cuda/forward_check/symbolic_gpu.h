@@ -28,8 +28,8 @@
 
 namespace orcd::cuda {
 
-// The kernel set of sm90 with symbolic launches.
-KernelSet SymbolicKernels();
+// A kernel set with symbolic launches: sm90, or one that fuses nothing.
+KernelSet SymbolicKernels(bool fuses);
 
 // The arguments of the launches that are not one struct, or that share one.
 struct MatvecArgs : MatmulArgs {};
@@ -71,7 +71,7 @@ class SymbolicGpu {
  public:
   // Weights and buffers lie at addresses that are never dereferenced. References must outlive this.
   SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-              const KvCaches& kv);
+              const KvCaches& kv, const KernelSet& kernels);
   ~SymbolicGpu();
   SymbolicGpu(const SymbolicGpu&) = delete;
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
@@ -216,6 +216,7 @@ class SymbolicGpu {
   const LayerSpec& layer_;
   const ForwardBuffers& buffers_;
   const KvCaches kv_;
+  const KernelSet& kernels_;
   // The model's layers that are in each cache, in order.
   std::vector<int> whole_layers_;
   std::vector<int> window_layers_;
