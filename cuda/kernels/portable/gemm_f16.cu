@@ -7,14 +7,11 @@
 //   Pipeline  a ring in shared memory of 2 to 4 stages, by what the GPU has, of 64 columns, filled
 //             by cp.async: weights, row tiles apart by 16 bytes more than their size, then
 //             activations. One barrier a stage; the ring runs on from one split to the next.
-//   Loop      ldmatrix of a step of 16 columns runs during the mma.m16n8k16 of the step before,
-//   from
+//   Loop      ldmatrix of a step of 16 columns runs during the mma.m16n8k16 of the step before;
 //             two sets of fragments in registers. F32 sums.
-//   Rows      row i of fragment row r (4m + 2 * half, two halves a fragment of 16) is not row 8r +
-//   i
-//             of the warp's, but row 16 (i / 2) + 8 (r / 4) + 4 (i % 2) + r % 4, so that a lane has
-//             four rows side by side, and the gate's with those of up. A row's sums are the same
-//             wherever it lies in a fragment.
+//   Rows      a warp's rows are dealt to the fragments' matrices of 8 rows so that a lane has four
+//             rows side by side, and those of the gate with those of up: row i of matrix r is row
+//             16 (i / 2) + 8 (r / 4) + 4 (i % 2) + r % 4. A row's sums are the same in any matrix.
 //   Epilogue  straight from registers, four rows at a time: partials; sums of the splits, which
 //             are added up in y, in order, each by the thread that has its part; or SwiGLU.
 //   Floor     2 * rows * columns * tokens FLOP; weights once from memory for each panel.
@@ -135,7 +132,7 @@ struct Fragments {
   __device__ __forceinline__ void Load(uint32_t weights, uint32_t x, int step) {
 #pragma unroll
     for (int m = 0; m < kTilesAWarp; ++m) {
-      // Fragment rows r = 2m and 2m + 1: 8 (r / 4) rows further, and r % 4.
+      // Matrices r = 2m and 2m + 1: 8 (r / 4) + r % 4 rows further.
       LoadMatrices(weights + step * 256 + m / 2 * 1024 + m % 2 * 32, a[m]);
     }
 #pragma unroll
@@ -145,7 +142,7 @@ struct Fragments {
   }
 };
 
-// Sums of a warp: fragment row 2m + h and token 8n + 2t + e are c[m][n][2h + e] of lane 4g + t.
+// Sums of a warp: matrix 2m + h and token 8n + 2t + e are c[m][n][2h + e] of lane 4g + t.
 using Sums = float[kTilesAWarp][kWarpSide / 8][4];
 
 __device__ __forceinline__ void Multiply(const Fragments& f, Sums& c) {
@@ -230,7 +227,7 @@ class Epilogue {
       for (int e = 0; e < 2; ++e) {
         const int token = token_ + 8 * n + e;
         if (token >= args_.tokens) return;
-        // Fragment rows 0 to 3 are the gate's, 4 to 7 those of up.
+        // Matrices 0 to 3 have the gate's rows, 4 to 7 those of up.
         const auto pair = [&](int m) {
           return AsBits(__halves2half2(
               Unit(args_, c[m][n][e], c[m + 2][n][e], factor_, -0.0f, -0.0f),
@@ -297,8 +294,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     CommitCopies();
   }
 
-  // The lane's offsets in a stage. Lane 8k + i passes row i of matrix k: of weights, matrices are
-  // fragment rows 2m and 2m + 1 of the first eight columns of a step, and then of the next eight;
+  // The lane's offsets in a stage. Lane 8k + i passes row i of the k-th of four matrices: of
+  // weights, 2m and 2m + 1 with the first eight columns of a step, and then with the next eight;
   // of activations, the first and the next eight columns of eight tokens, and then of the next
   // eight.
   const int warp_row = warp % kRowWarps;

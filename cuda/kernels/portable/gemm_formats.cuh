@@ -1,13 +1,13 @@
 // Products of weights of any format without a group book, which stay as they are in memory: dense,
 // of few tokens or quantised weights, and of experts (experts.h), whose work is a list in VRAM.
 //
-// Kernel<format, tokens>: y = W x.
+// FormatKernel<format, tokens>: y = W x.
 //   Tile      a block computes block_tiles row tiles of 16 rows by 32 or 64 tokens. Dense:
 //             blockIdx.y is the split of K. Experts: blockIdx.y is the list's entry, and all of K
 //             is one split; entries without rows end at once. Blocks of one set of rows and
 //             neighbouring tokens run close in time, so that weights are read from memory once.
-//   Warps     2 to 10 of one or two row tiles each, so that the SM's four tensor cores have about
-//             as many. Blocks of up to 5 warps leave room for another one, of this kernel or of the
+//   Warps     4 to 12 of one or two row tiles each, so that the SM's four tensor cores have about
+//             as many. Blocks of up to 6 warps leave room for another one, of this kernel or of the
 //             next, which then reads its first weights.
 //   Pipeline  two rings in shared memory, filled by cp.async. Activations: four stages of 64
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
@@ -24,7 +24,6 @@
 #define ORCD_CUDA_KERNELS_PORTABLE_GEMM_FORMATS_CUH_
 
 #include <algorithm>
-#include <climits>
 
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
@@ -35,8 +34,8 @@ namespace orcd::cuda::portable::gemm {
 
 // Most row tiles of a warp.
 constexpr int kWarpTiles = 2;
-constexpr int kMinWarps = 2;
-constexpr int kMaxWarps = 10;
+constexpr int kMinWarps = 4;
+constexpr int kMaxWarps = 12;
 // Most warps of a block that shares an SM with another one.
 constexpr int kMaxWarpsOfTwo = kMaxWarps / 2;
 constexpr int kXStages = 4;
@@ -77,13 +76,14 @@ struct BlockTokens {
   int split;
 };
 
-// Copies a row tile's unit; all lanes of a warp.
+// Copies a row tile's unit, if `copies`; all lanes of a warp. Without branches, so that it runs
+// between mma instructions.
 template <TileFormat kFormat>
-__device__ __forceinline__ void CopyUnit(uint32_t to, const uint8_t* from, int lane) {
+__device__ __forceinline__ void CopyUnit(uint32_t to, const uint8_t* from, int lane, bool copies) {
   constexpr int kVectors = UnitBytes(kFormat) / 16;
 #pragma unroll
   for (int i = 0; i < kVectors; i += 32) {
-    if (i + 32 <= kVectors || lane < kVectors - i) {
+    if (copies && (i + 32 <= kVectors || lane < kVectors - i)) {
       CopyAsync(to + (i + lane) * 16, from + (i + lane) * 16);
     }
   }
@@ -248,10 +248,10 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   uint8_t* const weight_ring = shared + kXStages * XBytes(kTokens) + in_block * kUnitBytes;
   const uint8_t* const weight_end = weight_ring + shape.weight_stages * weight_stage;
   uint32_t copied_weights = SharedAddress(weight_ring);
-  const auto copy_unit = [&] {
+  const auto copy_unit = [&](int of_tiles, bool copies) {
 #pragma unroll
     for (int i = 0; i < kWarpTiles; ++i) {
-      if (i < tiles) CopyUnit<kFormat>(copied_weights + i * kUnitBytes, weights[i], lane);
+      CopyUnit<kFormat>(copied_weights + i * kUnitBytes, weights[i], lane, copies && i < of_tiles);
       weights[i] += kUnitBytes;
     }
     copied_weights += weight_stage;
@@ -262,11 +262,15 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const int x_bytes = XBytes(min(kTokens, (tokens.end - tokens.begin + 7) / 8 * 8));
   const uint8_t* x = reinterpret_cast<const uint8_t*>(
       args.x.data + args.x.Index(tokens.begin, begin * kGroupCols));
+  const int x_stride = static_cast<int>(blockDim.x) * 16;
   const auto copy_x = [&](int step) {
+    constexpr int kMostCopies = XBytes(kTokens) / (kMinWarps * 32 * 16);
     const uint32_t to = x_ring + step % kXStages * XBytes(kTokens);
-#pragma unroll 2
-    for (int at = thread * 16; at < x_bytes; at += static_cast<int>(blockDim.x) * 16) {
-      CopyAsync(to + at, x + at);
+    const int bytes = step < steps ? x_bytes : 0;
+#pragma unroll
+    for (int i = 0; i < kMostCopies; ++i) {
+      const int at = thread * 16 + i * x_stride;
+      if (at < bytes) CopyAsync(to + at, x + at);
     }
     x += XBytes(args.x.tokens);
   };
@@ -275,7 +279,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   // Copies arrive in order, so those that the first steps do not need come later.
   const int ahead = min(units, shape.weight_stages);
   constexpr int kAheadOfX = kGroups == 1 ? kXStages - 1 : 1;
-  for (int unit = 0; unit < min(ahead, kAheadOfX); ++unit) copy_unit();
+  for (int unit = 0; unit < min(ahead, kAheadOfX); ++unit) copy_unit(tiles, true);
   if (args.expert_tiles == nullptr && !args.weights_are_new) {
 #pragma unroll
     for (int i = 0; i < kWarpTiles; ++i) {
@@ -286,9 +290,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   WaitForDependency();
 #pragma unroll
   for (int step = 0; step < kXStages - 1; ++step) {
-    if (step < steps) copy_x(step);
+    copy_x(step);
     if (step == kXStages - 2) {
-      for (int unit = kAheadOfX; unit < ahead; ++unit) copy_unit();
+      for (int unit = kAheadOfX; unit < ahead; ++unit) copy_unit(tiles, true);
     }
     CommitCopies();
   }
@@ -322,16 +326,18 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
         // the stages that are overwritten.
         AwaitCopies<kXStages - 2>();
         BlockSync();
-        if (step + kXStages - 1 < steps) copy_x(step + kXStages - 1);
-        if (last && unit + shape.weight_stages < units) copy_unit();
-        CommitCopies();
-        if constexpr (kTiles > 0) {
+        const bool copies = unit + shape.weight_stages < units;
+        if constexpr (kTiles == 0) {
+          copy_x(step + kXStages - 1);
+        } else {
           const uint32_t x_at =
               x_lane + (kGroups == kXStages ? group : step % kXStages) * XBytes(kTokens);
           held.template Dequantise<1>(a[1]);
           MultiplyStep<kTokens>(a[0], x_at, 0, c);
+          copy_x(step + kXStages - 1);
           held.template Dequantise<2>(a[0]);
           MultiplyStep<kTokens>(a[1], x_at, 1, c);
+          if (last) copy_unit(kTiles, copies);
           held.template Dequantise<3>(a[1]);
           // Blocks have scales of their own in each group.
           if (kGroups > 1 && last) held.LoadScales(next_at, factors, lane);
@@ -340,6 +346,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
           held.template Dequantise<0>(a[0]);
           MultiplyStep<kTokens>(a[1], x_at, 3, c);
         }
+        CommitCopies();
       }
       unit_at = next_at;
     }
@@ -374,10 +381,10 @@ constexpr int MostTilesACore(int block_tiles, int warps) {
 inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows_blocks,
                           const DeviceTraits& device) {
   constexpr int kSystemBytes = 1024;
-  // A block's time beside that of its row tiles, in row tiles: its activations. It is longer where
+  // A block's time beside that of its row tiles, in row tiles: its activations, and its start where
   // no other block of the SM goes on meanwhile.
-  constexpr int kOverhead = 2;
-  constexpr int kOverheadAlone = 4;
+  const int activations = tokens / 16;
+  constexpr int kStart = 3;
   const int min_stages = MinWeightStages(format);
   const auto fits = [&](int block_tiles, int bytes) {
     return SharedBytes(format, tokens, block_tiles, min_stages) <= bytes;
@@ -391,8 +398,8 @@ inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows
     const int64_t waves = (blocks + device.sms - 1) / device.sms;
     const bool two = warps <= kMaxWarpsOfTwo && fits(block_tiles, bytes_of_two);
     // Between the bounds of tensor cores and of the memory.
-    const int64_t time = waves * (4 * MostTilesACore(block_tiles, warps) + block_tiles +
-                                  2 * (waves == 1 || two ? kOverhead : kOverheadAlone));
+    const int tiles = 4 * MostTilesACore(block_tiles, warps) + block_tiles;
+    const int64_t time = waves * (tiles + 2 * (activations + (waves == 1 || two ? 0 : kStart)));
     if (time >= best_time) return;
     best_time = time;
     best.block_tiles = block_tiles;
