@@ -104,20 +104,22 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
          .ffn_up_bias = vector(layer.ffn, form.other_biases),
          .ffn_down_bias = vector(spec.hidden, form.other_biases && experts.count == 0),
          .ffn_post_norm = vector(spec.hidden, layer.post_norms),
-         .experts = {
-             .router = matrix(MatrixRole::kRouter, experts.count, spec.hidden, i),
-             .router_bias = vector(experts.count, form.other_biases),
-             .selection_bias = vector(experts.count, form.selection_bias),
-             .gate = each(MatrixRole::kExpertGate, experts.ffn, spec.hidden),
-             .up = each(MatrixRole::kExpertUp, experts.ffn, spec.hidden),
-             .down = each(MatrixRole::kExpertDown, spec.hidden, experts.ffn),
-             .gate_bias = vector(experts.count * experts.ffn, form.other_biases),
-             .up_bias = vector(experts.count * experts.ffn, form.other_biases),
-             .down_bias = vector(experts.count * spec.hidden, form.other_biases),
-             .shared_router = vector(spec.hidden, experts.shared_gated),
-             .shared_gate = matrix(MatrixRole::kFfnGate, experts.shared_ffn, spec.hidden, i),
-             .shared_up = matrix(MatrixRole::kFfnUp, experts.shared_ffn, spec.hidden, i),
-             .shared_down = matrix(MatrixRole::kFfnDown, spec.hidden, experts.shared_ffn, i)}});
+         .experts = {.router = matrix(MatrixRole::kRouter, experts.count, spec.hidden, i),
+                     .router_bias = vector(experts.count, form.other_biases),
+                     .selection_bias = vector(experts.count, form.selection_bias),
+                     .gate = each(MatrixRole::kExpertGate, experts.ffn, spec.hidden),
+                     .up = each(MatrixRole::kExpertUp, experts.ffn, spec.hidden),
+                     .down = each(MatrixRole::kExpertDown, spec.hidden, experts.ffn),
+                     .gate_bias = vector(experts.count * experts.ffn, form.other_biases),
+                     .up_bias = vector(experts.count * experts.ffn, form.other_biases),
+                     .down_bias = vector(experts.count * spec.hidden, form.other_biases),
+                     .shared_router = vector(spec.hidden, experts.shared_gated),
+                     .shared_gate =
+                         matrix(MatrixRole::kFfnGate, experts.shared_ffn, spec.hidden, i),
+                     .shared_up = matrix(MatrixRole::kFfnUp, experts.shared_ffn, spec.hidden, i),
+                     .shared_down =
+                         matrix(MatrixRole::kFfnDown, spec.hidden, experts.shared_ffn, i)},
+         .delta = {}});
   }
   return weights;
 }
