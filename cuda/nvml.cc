@@ -13,8 +13,6 @@ using Device = void*;
 using EventSet = void*;
 
 constexpr int kSuccess = 0;
-// nvmlInitWithFlags: GPUs are attached to when they are looked for.
-constexpr unsigned kNoAttach = 2;
 constexpr int kCorrected = 0;
 constexpr int kUncorrected = 1;
 constexpr int kVolatile = 0;
@@ -40,7 +38,7 @@ constexpr int kMaxXids = 1000;
 // Pointers to optional functions may be null.
 struct Nvml::Functions {
   void* library = nullptr;
-  int (*init)(unsigned flags) = nullptr;
+  int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*driver_version)(char* text, unsigned size) = nullptr;
   int (*by_uuid)(const char* uuid, Device* device) = nullptr;
@@ -67,7 +65,7 @@ struct Nvml::Functions {
     find("nvmlEventSetFree", event_set_free);
     find("nvmlDeviceRegisterEvents", register_events);
     find("nvmlEventSetWait_v2", event_set_wait);
-    return find("nvmlInitWithFlags", init) && find("nvmlShutdown", shutdown) &&
+    return find("nvmlInit_v2", init) && find("nvmlShutdown", shutdown) &&
            find("nvmlDeviceGetHandleByUUID", by_uuid);
   }
 };
@@ -76,7 +74,7 @@ std::unique_ptr<Nvml> Nvml::Load(const std::string& library) {
   auto functions = std::make_unique<Functions>();
   functions->library = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (functions->library == nullptr) return nullptr;
-  if (!functions->Resolve() || functions->init(kNoAttach) != kSuccess) {
+  if (!functions->Resolve() || functions->init() != kSuccess) {
     dlclose(functions->library);
     return nullptr;
   }

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 namespace orcd::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr int kNoGpuExitCode = 5;
@@ -68,7 +71,60 @@ TEST_F(GpuTest, TakesTheGpuWhereThereIsOne) {
   EXPECT_EQ(status.device().backend(), "cuda");
   EXPECT_THAT(status.device().name(), HasSubstr("NVIDIA"));
   EXPECT_GT(status.memory().weights_bytes(), 0u);
-  EXPECT_EQ(status.queue().max_running_requests(), 256u);
+  const bool is_small = status.device().gpu().memory_total_bytes() < uint64_t{30} << 30;
+  EXPECT_EQ(status.queue().max_running_requests(), is_small ? 64u : 256u);
+}
+
+TEST_F(GpuTest, SaysWhichGpuAndKernelsItHas) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded(OnGpu()));
+  const v1::WorkerStatus status = client().Status();
+  const v1::Device& device = status.device();
+  EXPECT_THAT(device.kernels(), AnyOf("portable", "sm90"));
+  EXPECT_THAT(device.numeric_identity(), ::testing::StartsWith(device.kernels()));
+  EXPECT_EQ(status.model().numeric_identity(), device.numeric_identity());
+  EXPECT_THAT(device.gpu().uuid(),
+              AnyOf(::testing::StartsWith("GPU-"), ::testing::StartsWith("MIG-")));
+  EXPECT_THAT(device.gpu().compute_capability(), ::testing::MatchesRegex("[0-9]+\\.[0-9]"));
+  EXPECT_THAT(device.gpu().driver_cuda_version(), ::testing::MatchesRegex("[0-9]+\\.[0-9]"));
+  EXPECT_EQ(device.gpu().required_driver(), "580");
+  EXPECT_THAT(worker().Log(), HasSubstr(device.gpu().uuid()));
+  // A container may lack the library that counts errors.
+  std::cerr << "errors of the GPU: " << device.gpu().errors().ShortDebugString() << "\n";
+}
+
+TEST_F(GpuTest, ItsUuidNamesIt) {
+  ASSERT_NO_FATAL_FAILURE(StartWorker(OnGpu()));
+  const v1::Gpu gpu = client().Status().device().gpu();
+  StopWorker();
+  for (const std::string& uuid : {gpu.uuid(), gpu.uuid().substr(0, 12)}) {
+    ASSERT_NO_FATAL_FAILURE(StartWorker(OnGpu({"--gpu", uuid})));
+    EXPECT_EQ(client().Status().device().gpu().uuid(), gpu.uuid());
+    StopWorker();
+  }
+  // CUDA_VISIBLE_DEVICES takes UUIDs as well, and numbers what it names.
+  WorkerOptions options;
+  options.environment = {"CUDA_VISIBLE_DEVICES=" + gpu.uuid()};
+  for (const std::string& name : {std::string("0"), gpu.uuid()}) {
+    options.args = OnGpu({"--gpu", name});
+    const auto worker = WorkerProcess::Start(options);
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    EXPECT_EQ(WorkerClient((*worker)->address()).Status().device().gpu().uuid(), gpu.uuid());
+  }
+}
+
+// The portable kernels are for every GPU that a worker takes.
+TEST_F(GpuTest, KernelsMayBeChosen) {
+  for (const char* kernels : {"portable", "auto"}) {
+    ASSERT_NO_FATAL_FAILURE(StartLoaded({"--backend", "cuda", "--kernels", kernels}));
+    const v1::Device device = client().Status().device();
+    const bool is_sm90 =
+        kernels == std::string("auto") && device.gpu().compute_capability() == "9.0";
+    EXPECT_EQ(device.kernels(), is_sm90 ? "sm90" : "portable");
+    const Generation generation = client().Generate(TextRequest("Hello", 20));
+    ASSERT_TRUE(IsComplete(generation)) << generation.error;
+    EXPECT_EQ(generation.started->numeric_identity(), device.numeric_identity());
+    StopWorker();
+  }
 }
 
 TEST_F(GpuTest, TheSameRequestGivesTheSameTokens) {
@@ -148,6 +204,9 @@ TEST(GpuStartTest, AGpuThatIsNotThere) {
     EXPECT_THAT(why, HasSubstr(absl::StrCat("exited with ", kNoGpuExitCode))) << backend;
     EXPECT_THAT(why, HasSubstr("there is no GPU 63")) << backend;
   }
+  options.args = {"--backend", "cuda", "--gpu", "GPU-00000000-0000"};
+  EXPECT_THAT(FailedStart(options),
+              HasSubstr("there is no GPU GPU-00000000-0000: this process can see "));
 }
 
 TEST(GpuStartTest, NoGpuAtAll) {

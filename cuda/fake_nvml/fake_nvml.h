@@ -1,4 +1,4 @@
-// What a test sets of the management library that fake_nvml.cc makes.
+// The answers that a test sets of the management library in fake_nvml.cc.
 #ifndef ORCD_CUDA_FAKE_NVML_FAKE_NVML_H_
 #define ORCD_CUDA_FAKE_NVML_FAKE_NVML_H_
 
@@ -10,7 +10,6 @@ inline constexpr char kFakeGpu[] = "GPU-5c5ac5b2-0000-0000-0000-000000000001";
 
 struct FakeNvml {
   int init_error = 0;
-  unsigned init_flags = 0;
   // Programs that have started the library and not ended it.
   std::atomic<int> users = 0;
   bool has_ecc = true;

@@ -48,7 +48,6 @@ TEST_F(NvmlTest, IsAbsentWithoutTheLibraryOrIfItDoesNotStart) {
 TEST_F(NvmlTest, ReadsTheErrorsOfAGpu) {
   const auto nvml = Nvml::Load(kLibrary);
   ASSERT_NE(nvml, nullptr);
-  EXPECT_EQ(fake_->init_flags, 2u) << "attaches to other GPUs too";
   EXPECT_EQ(nvml->DriverVersion(), "580.82.07");
   EXPECT_EQ(nvml->Find("GPU-other"), nullptr);
   const auto gpu = nvml->Find(kFakeGpu);

@@ -20,7 +20,7 @@ std::vector<float> SomeValues(int64_t count, uint64_t seed) {
   return values;
 }
 
-// What a set of kernels makes of some values.
+// The results of a set of kernels for some values.
 struct Computed {
   std::vector<float> products, gates, attended;
   bool operator==(const Computed&) const = default;
