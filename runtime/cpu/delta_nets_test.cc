@@ -157,7 +157,8 @@ class Runner {
   DeltaNets nets_;
 };
 
-std::vector<double> Product(const Matrix& matrix, std::span<const double> x) {
+// The matrix times x.
+std::vector<double> InDoubles(const Matrix& matrix, std::span<const double> x) {
   std::vector<double> y(matrix.rows);
   for (int64_t r = 0; r < matrix.rows; ++r) {
     const auto* const row = reinterpret_cast<const float*>(matrix.row(r));
@@ -181,7 +182,7 @@ std::vector<double> Expected(TestNet& net, std::span<const float> x, std::vector
   std::vector<double> all;
   for (int t = 0; t < tokens; ++t) {
     const std::vector<double> y(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);
-    u.push_back(Product(w.qkv, y));
+    u.push_back(InDoubles(w.qkv, y));
     std::vector<double> c(d.channels());
     for (int channel = 0; channel < d.channels(); ++channel) {
       const auto* const taps = reinterpret_cast<const float*>(w.conv.row(channel));
@@ -199,9 +200,9 @@ std::vector<double> Expected(TestNet& net, std::span<const float> x, std::vector
       for (int i = 0; i < n; ++i) result[i] = c[first + i] * scale / std::sqrt(sum + eps);
       return result;
     };
-    const std::vector<double> z = Product(w.gate, y);
-    const std::vector<double> b = Product(w.beta, y);
-    const std::vector<double> a = Product(w.alpha, y);
+    const std::vector<double> z = InDoubles(w.gate, y);
+    const std::vector<double> b = InDoubles(w.beta, y);
+    const std::vector<double> a = InDoubles(w.alpha, y);
     std::vector<double> gated(d.value_size());
     for (int head = 0; head < d.value_heads; ++head) {
       const int key_head = d.key_head_of(head);
@@ -230,7 +231,7 @@ std::vector<double> Expected(TestNet& net, std::span<const float> x, std::vector
         gated[head * n + i] = o[i] * scale * double{w.norm[i]} * Silu(z[head * n + i]);
       }
     }
-    const std::vector<double> out = Product(w.output, gated);
+    const std::vector<double> out = InDoubles(w.output, gated);
     all.insert(all.end(), out.begin(), out.end());
   }
   return all;

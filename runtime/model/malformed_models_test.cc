@@ -435,12 +435,13 @@ void AddTensors(const std::string& architecture, Cases& cases) {
             },
             {"blk.1.attn_qkv.weight", "same rows"});
   const std::string attention = IsHybrid(architecture) ? "blk.1." : "blk.0.";
+  const uint64_t qkv_rows = IsHybrid(architecture) ? 192 : 128;
   cases.Add(attention + "attn_k.bias", kInvalid,
-            [](TestModel& m) {
+            [qkv_rows](TestModel& m) {
               for (const std::string layer : {"blk.0.", "blk.1."}) {
                 m.tensors.erase(layer + "attn_q.bias");
                 m.AddVector(layer + "attn_k.bias", 32);
-                m.AddVector(layer + "attn_qkv.bias", 128);
+                m.AddVector(layer + "attn_qkv.bias", qkv_rows);
               }
             },
             {attention + "attn_qkv.bias", "same rows"});
@@ -452,7 +453,7 @@ void AddTensors(const std::string& architecture, Cases& cases) {
               }
               m.tensors[attention + "attn_qkv.weight"] = matrix(96);
             },
-            {"[64, 96]", IsHybrid(architecture) ? "[64, 192]" : "[64, 128]"});
+            {"[64, 96]", absl::StrFormat("[64, %d]", qkv_rows)});
   const Architecture& row = **std::ranges::find(AllArchitectures(), architecture,
                                                 [](const Architecture* a) { return a->name; });
   if (row.fused_ffn) {
@@ -545,10 +546,13 @@ void AddDeltaNets(const std::string& architecture, Cases& cases) {
         tensor, kInvalid, [key = cases.Key(name), value](TestModel& m) { m.keys[key] = value; },
         message);
   };
-  with_key("blk.0.attn_q.weight", "full_attention_interval", uint32_t{1}, {"missing"});
-  with_key("blk.0.attn_q.weight", "attention.recurrent_layers", BoolsOf({0, 1}), {"missing"});
+  // The fused matrix of an attention with a gate has more rows.
+  with_key("blk.0.attn_qkv.weight", "full_attention_interval", uint32_t{1},
+           {"[64, 128]", "[64, 192]"});
+  with_key("blk.0.attn_qkv.weight", "attention.recurrent_layers", BoolsOf({0, 1}),
+           {"[64, 128]", "[64, 192]"});
   with_key("blk.0.ssm_conv1d.weight", "ssm.conv_kernel", uint32_t{3}, {"[4, 128]", "[3, 128]"});
-  with_key("blk.0.attn_qkv.weight", "ssm.group_count", uint32_t{4}, {"[64, 128]", "[64, 192]"});
+  with_key("blk.0.ssm_conv1d.weight", "ssm.group_count", uint32_t{4}, {"[4, 128]", "[4, 192]"});
   const auto matrix = [](uint64_t rows) {
     return TestModel::Tensor{TensorType::kQ8_0, {64, rows}, {}};
   };
