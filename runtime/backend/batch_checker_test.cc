@@ -416,7 +416,7 @@ TEST_F(BatchCheckerTest, ARecurrentStateIsThatOfThePositionBeforeThePart) {
   seq.drafts = std::span(tokens_).first(2);
   seq.draft_masks = masks;
   EXPECT_EQ(check(seq), "");
-  checker.OnWait();
+  for (int step = 0; step < 3; ++step) checker.OnWait();
   seq = Sequence(0);
   seq.start_params = nullptr;
   for (const int position : {2, 6}) {
