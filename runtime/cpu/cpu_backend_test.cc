@@ -245,11 +245,11 @@ TEST_F(CpuBackendTest, TapsEveryOperationInOrder) {
 
 // Layers that have more or fewer operations show what TapPoint says.
 TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
-  const auto layer_of = [](const char* architecture) {
+  const auto layer_of = [](const char* architecture, int which = 1) {
     std::string names;
     for (const auto& [name, layer, rows, cols] :
          OperationRecorder::Record(NanoModel("Q8_0", architecture))) {
-      if (layer == 1) names += (names.empty() ? "" : " ") + name;
+      if (layer == which) names += (names.empty() ? "" : " ") + name;
     }
     return names;
   };
@@ -268,6 +268,45 @@ TEST_F(CpuBackendTest, TapsTheOperationsThatALayerHas) {
   EXPECT_EQ(layer_of("qwen3moe"),
             "attn_norm q k v q_norm k_norm q_rope k_rope attn attn_output attn_residual ffn_norm "
             "router expert_weights experts ffn_down layer");
+  EXPECT_EQ(layer_of("qwen35", 0),
+            "attn_norm delta_qkv delta_conv delta_factors delta_out delta_gated attn_output "
+            "attn_residual ffn_norm ffn_gate ffn_up ffn_act ffn_down layer");
+  EXPECT_EQ(layer_of("qwen35"),
+            "attn_norm q k v q_norm k_norm q_rope k_rope attn attn_gated attn_output attn_residual "
+            "ffn_norm ffn_gate ffn_up ffn_act ffn_down layer");
+}
+
+// A state passes thousands of tokens without losing a bit.
+TEST_F(CpuBackendTest, ALongSequenceIsTheSameInPieces) {
+  constexpr int kTokens = 3000;
+  const auto& hybrid = HybridKind::model();
+  BackendOptions options = SmallOptions();
+  options.max_seqs = 1;
+  options.kv_cache_bytes = 16 << 20;
+  const auto tokens = TestTokens(kTokens, 3);
+  const auto run = [&](int chunk, std::vector<float>& state) {
+    auto backend = MakeTestBackend(hybrid, options);
+    const auto blocks = BlockRange(0, (kTokens + 15) / 16);
+    std::vector<float> logits = TeacherForce(*backend, tokens, blocks, chunk);
+    state = backend->RecurrentState(0);
+    return logits;
+  };
+  std::vector<float> whole_state;
+  std::vector<float> state;
+  const std::vector<float> whole = run(128, whole_state);
+  EXPECT_EQ(whole.size(), static_cast<size_t>(kTokens) * hybrid->spec().vocab);
+  EXPECT_EQ(whole_state.size(), static_cast<size_t>(hybrid->spec().state_floats()));
+  EXPECT_TRUE(SameBits(run(1, state), whole));
+  EXPECT_TRUE(SameBits(state, whole_state));
+}
+
+TEST_F(CpuBackendTest, HasNoStatesWithoutRecurrentLayers) {
+  auto backend = MakeTestBackend(model());
+  EXPECT_FALSE(backend->info().recurrent);
+  EXPECT_EQ(backend->info().state_cells, 0);
+  EXPECT_EQ(backend->info().state_bytes, 0u);
+  EXPECT_EQ(backend->info().max_step_drafts, 0);
+  EXPECT_TRUE(backend->RecurrentState(0).empty());
 }
 
 TEST_F(CpuBackendTest, TargetsAreScoredByTheLogitsBeforeThem) {
@@ -440,8 +479,9 @@ TEST_F(CpuBackendTest, ReportsPlacingAndStopsWhenCancelled) {
 // A model whose file is written to while it is mapped.
 class ChangedFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = WriteNanoModel("F16");
+  void SetUp() override { SetUp("qwen2"); }
+  void SetUp(const std::string& architecture) {
+    path_ = WriteNanoModel("F16", architecture);
     model_ = LoadTestModel(path_);
     ASSERT_NE(model_, nullptr);
     backend_ = MakeTestBackend(model_);
@@ -581,6 +621,36 @@ TEST_F(ChangedFileTest, NanInADraftsKeysAndValuesShowsOnceItIsAToken) {
   EXPECT_EQ(SamplesOf(result)[0].token, bad);
   EXPECT_TRUE(SamplesOf(result)[0].finite);
   EXPECT_EQ(FiniteOf(RunStep(*backend_, {next(2)})), std::vector<bool>{false});
+}
+
+class ChangedHybridFileTest : public ChangedFileTest {
+ protected:
+  void SetUp() override { ChangedFileTest::SetUp("qwen35"); }
+};
+
+// The last layer is recurrent, so that all keys and values are finite.
+TEST_F(ChangedHybridFileTest, NanInARecurrentStateShowsForAsLongAsTheStateLasts) {
+  const float* const a = model_->weights().layers[2].delta.a.data();
+  const float rate = *a;
+  const std::vector<int32_t> more_blocks = BlockRange(1, 2);
+  const auto finite_of = [&](const StepSequence& seq) {
+    return FiniteOf(RunStep(*backend_, {seq})).at(0);
+  };
+  EXPECT_TRUE(finite_of(StartSequence(0, tokens_, blocks_)));
+  Write(a, std::numeric_limits<float>::quiet_NaN());
+  HideTheChange();
+  EXPECT_FALSE(finite_of(ContinueSequence(0, 4, tokens_, blocks_)));
+  StepSequence saved = StartSequence(1, tokens_, more_blocks);
+  saved.save_state = 0;
+  EXPECT_FALSE(finite_of(saved));
+  Write(a, rate);
+  HideTheChange();
+  EXPECT_FALSE(finite_of(ContinueSequence(0, 8, tokens_, blocks_)));
+  StepSequence restored = StartSequence(2, tokens_, more_blocks);
+  restored.start_position = 4;
+  restored.restore_state = 0;
+  EXPECT_FALSE(finite_of(restored)) << "the state itself";
+  EXPECT_TRUE(finite_of(StartSequence(0, tokens_, blocks_))) << "another sequence in the slot";
 }
 
 }  // namespace

@@ -154,6 +154,23 @@ TEST(AddScaled, AddsInPlace) {
   EXPECT_EQ(x, (std::vector<float>{16, 32, 48}));
 }
 
+TEST(NormalizeParts, MakesEachPartALengthInDoublePrecision) {
+  const std::vector<float> before = RandomFloats(3 * 20, 6);
+  std::vector<float> x = before;
+  NormalizeParts(20, 1e-6f, 0.25f, x);
+  for (int part = 0; part < 3; ++part) {
+    double sum = 1e-6;
+    for (int i = 0; i < 20; ++i) sum += std::pow(double{before[20 * part + i]}, 2);
+    for (int i = 20 * part; i < 20 * (part + 1); ++i) {
+      ASSERT_NEAR(x[i], 0.25 * double{before[i]} / std::sqrt(sum), 1e-7) << i;
+    }
+  }
+  // The epsilon is in the root.
+  std::vector<float> zeros(16, 0);
+  NormalizeParts(16, 1e-6f, 1, zeros);
+  EXPECT_EQ(zeros, std::vector<float>(16, 0));
+}
+
 TEST(Scale, ScalesInPlace) {
   std::vector<float> x = {1, -2, 0};
   Scale(2.5f, x);
