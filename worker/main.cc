@@ -270,6 +270,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.backend.max_step_tokens = config.max_step_tokens;
   options.load.backend.kv_cache_bytes = config.kv_cache_bytes;
   options.load.backend.kv_cache_fraction = config.kv_cache_fraction;
+  options.load.backend.state_cache_bytes = config.state_cache_bytes;
   options.load.backend.block_tokens = config.block_tokens;
   options.load.backend.kv_type = config.kv_type;
   options.load.backend.threads = threads;

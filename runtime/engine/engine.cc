@@ -465,7 +465,7 @@ void Engine::PublishStats() {
   stats.block_tokens = info_.block_tokens;
   stats.state_cells_total = scheduler_.states().total();
   stats.state_cells_held = scheduler_.states().held();
-  stats.state_cells_cached = scheduler_.states().named();
+  stats.state_cells_cached = scheduler_.states().cached();
   const SchedulerCounts& counts = scheduler_.counts();
   stats.finished_requests = counts.finished_requests;
   stats.prompt_tokens = counts.prompt_tokens;

@@ -76,7 +76,7 @@ struct EngineStats {
   int window_blocks_total = 0;
   int window_blocks_free = 0;
   int block_tokens = 0;
-  // Cells for recurrent states, those that sequences or steps hold, and those, held or not, whose
+  // Cells for recurrent states, those that sequences or steps hold, and of the others those whose
   // state can be found; 0 if the model has no recurrent layers.
   int state_cells_total = 0;
   int state_cells_held = 0;

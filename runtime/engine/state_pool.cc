@@ -36,10 +36,11 @@ StateCell StatePool::Find(const BlockHash& name) {
 StateCell StatePool::Take() {
   const int32_t id = oldest_;
   if (id < 0) return {};
+  StateCell taken = Hold(id);
   Cell& cell = cells_[id];
   if (cell.named) by_name_.erase(cell.name);
   cell.named = false;
-  return Hold(id);
+  return taken;
 }
 
 bool StatePool::Name(const StateCell& cell, const BlockHash& name) {
@@ -54,6 +55,7 @@ StateCell StatePool::Hold(int32_t id) {
   if (cells_[id].holds++ == 0) {
     Unlink(id);
     ++held_;
+    if (cells_[id].named) --cached_;
   }
   return {this, id};
 }
@@ -63,6 +65,7 @@ void StatePool::Release(int32_t id) {
   if (--cell.holds > 0) return;
   --held_;
   if (cell.named) {
+    ++cached_;
     LinkNewest(id);
   } else {
     LinkOldest(id);

@@ -46,9 +46,11 @@ class StatePool {
   StatePool& operator=(const StatePool&) = delete;
 
   int total() const { return static_cast<int>(cells_.size()); }
-  // Number of cells that are held; and of those whose state can be found, held or not.
+  // Numbers of cells that are held; of those whose state can be found; and of these the ones that
+  // nobody holds.
   int held() const { return held_; }
   int named() const { return static_cast<int>(by_name_.size()); }
+  int cached() const { return cached_; }
 
   bool Contains(const BlockHash& name) const { return by_name_.contains(name); }
   // Holds the cell of that name; an empty hold if there is none.
@@ -83,6 +85,7 @@ class StatePool {
   int32_t oldest_ = -1;
   int32_t newest_ = -1;
   int held_ = 0;
+  int cached_ = 0;
   absl::flat_hash_map<BlockHash, int32_t> by_name_;
 };
 

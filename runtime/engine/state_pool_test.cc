@@ -164,6 +164,7 @@ TEST(StatePoolTest, RandomUse) {
         }
       }
       ASSERT_EQ(pool.named(), static_cast<int>(unheld.size() + holders.size()));
+      ASSERT_EQ(pool.cached(), static_cast<int>(unheld.size()));
       for (const uint64_t known : unheld) ASSERT_TRUE(pool.Contains(NameOf(known)));
     }
     holds.clear();

@@ -263,6 +263,12 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
     }
     table.Add("KV", text);
   }
+  if (status.has_state_cells()) {
+    const auto& cells = status.state_cells();
+    table.Add("states", absl::StrFormat("%u of %u cells used (%s each)%s%u hits",
+                                        cells.held() + cells.cached(), cells.total(),
+                                        HumanBytes(cells.bytes_per_cell()), kDot, cells.hits()));
+  }
   if (status.has_speculation()) {
     table.Add("guesses", Guesses(status.speculation().draft_tokens(),
                                  status.speculation().accepted_draft_tokens()));

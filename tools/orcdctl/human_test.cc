@@ -125,6 +125,17 @@ TEST(HumanTest, LayersWithAWindowAreCounted) {
                         "80 blocks free\n"));
 }
 
+TEST(HumanTest, CellsOfRecurrentStatesAreCounted) {
+  v1::WorkerStatus status;
+  status.mutable_state_cells()->set_total(64);
+  status.mutable_state_cells()->set_held(2);
+  status.mutable_state_cells()->set_cached(30);
+  status.mutable_state_cells()->set_bytes_per_cell(63 << 20);
+  status.mutable_state_cells()->set_hits(7);
+  EXPECT_THAT(DescribeStatus(status),
+              HasSubstr("states  32 of 64 cells used (63.0 MiB each) · 7 hits\n"));
+}
+
 TEST(HumanTest, StatusOfAGpuAndItsRates) {
   v1::WorkerStatus status;
   v1::Gpu* gpu = status.mutable_device()->mutable_gpu();

@@ -47,6 +47,10 @@ absl::Duration ToDuration(const std::string& text) {
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 std::string CheckBytes(const std::string& text) { return Message(ParseBytes(text).status()); }
+constexpr char kNoStateCache[] = "none";
+std::string CheckStateCache(const std::string& text) {
+  return text == kNoStateCache ? "" : CheckBytes(text);
+}
 std::string CheckShare(const std::string& text) { return Message(ParseShare(text).status()); }
 std::string CheckGpu(const std::string& text) {
   constexpr int kMaxGpus = 64;
@@ -375,6 +379,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   config.model_dir = DefaultModelDir(environment);
   // Values that are checked as text and converted afterwards.
   std::string kv_cache_bytes = "0";
+  std::string state_cache = "0";
   std::string drain_timeout = "30s";
   std::string settle = "0s";
   std::string watchdog = "2m";
@@ -513,6 +518,12 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->check(CheckShare)
       ->option_text("F [0]")
       ->group("Engine");
+  app.add_option("--state-cache", state_cache,
+                 "Of a model with recurrent layers: memory for the states that the prefix cache "
+                 "keeps, such as 4GiB; 0: chosen from the free memory")
+      ->check(CheckStateCache)
+      ->option_text("SIZE|none [0]")
+      ->group("Engine");
   app.add_option("--kv-type", kv_type, "Type of keys and values")
       ->check(CLI::IsMember({"f16", "f32"}))
       ->option_text("f16|f32 [f16]")
@@ -640,6 +651,7 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
   if (const std::string wrong = CheckSecurity(config); !wrong.empty()) return BadConfig(wrong);
   if (!rope_scaling.empty()) config.rope_scaling = ParseRopeOverride(rope_scaling).value();
   config.kv_cache_bytes = ParseBytes(kv_cache_bytes).value();
+  config.state_cache_bytes = state_cache == kNoStateCache ? -1 : ParseBytes(state_cache).value();
   SetTransportLimits(transport, config);
   SetConstraintLimits(constraints, config.constraints);
   config.max_connection_age = ToDuration(transport.max_connection_age);

@@ -48,6 +48,8 @@ struct WorkerConfig {
   int max_context = 0;
   int64_t kv_cache_bytes = 0;
   double kv_cache_fraction = 0;
+  // As BackendOptions::state_cache_bytes.
+  int64_t state_cache_bytes = 0;
   KvType kv_type = KvType::kF16;
   WaitMode wait = WaitMode::kYield;
   int block_tokens = 16;

@@ -31,6 +31,7 @@ TEST(ConfigTest, Defaults) {
   EXPECT_EQ(result.config->listen, "127.0.0.1:50051");
   EXPECT_EQ(result.config->model_dir, "/home/someone/.cache/orcd/models");
   EXPECT_EQ(result.config->kv_cache_bytes, 0);
+  EXPECT_EQ(result.config->state_cache_bytes, 0);
   EXPECT_EQ(result.config->kv_type, KvType::kF16);
   EXPECT_EQ(result.config->wait, WaitMode::kYield);
   EXPECT_EQ(result.config->drain_timeout, absl::Seconds(30));
@@ -272,6 +273,8 @@ TEST(ConfigTest, EveryFlag) {
                                      "1.5GiB",
                                      "--kv-cache-fraction",
                                      "0.5",
+                                     "--state-cache",
+                                     "3GiB",
                                      "--kv-type",
                                      "f32",
                                      "--wait",
@@ -316,6 +319,7 @@ TEST(ConfigTest, EveryFlag) {
   EXPECT_EQ(config.max_context, 2048);
   EXPECT_EQ(config.kv_cache_bytes, 1610612736);
   EXPECT_EQ(config.kv_cache_fraction, 0.5);
+  EXPECT_EQ(config.state_cache_bytes, int64_t{3} << 30);
   EXPECT_EQ(config.kv_type, KvType::kF32);
   EXPECT_EQ(config.wait, WaitMode::kBlock);
   EXPECT_EQ(config.block_tokens, 32);
@@ -438,6 +442,7 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--kv-cache-fraction", "1.5"}, "--kv-cache-fraction"},
       {{"--kv-cache-bytes", "2 buckets"}, "'2 buckets' is not a number of bytes, such as 2GiB"},
       {{"--kv-cache-bytes", "-5"}, "'-5' is not a number of bytes"},
+      {{"--state-cache", "some"}, "'some' is not a number of bytes"},
       {{"--kv-cache-bytes", "99999999TiB"}, "is not a number of bytes"},
       {{"--kv-cache-bytes", "0.5"}, "it is less than one byte"},
       {{"--constraint-max-bytes", "2MiB"}, "is not a number of bytes of 1 to 1MiB"},

@@ -63,6 +63,7 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCo
   memory->set_weights_bytes(backend.weights_bytes);
   memory->set_kv_bytes(backend.kv_bytes);
   memory->set_workspace_bytes(backend.workspace_bytes);
+  memory->set_state_bytes(backend.state_bytes);
   const SpeculationInfo speculation = engine->speculation();
   memory->set_draft_bytes(speculation.bytes);
   if (IsAskedFor(speculation)) {
@@ -91,6 +92,16 @@ v1::WorkerStatus StatusFigures::Measure(const Engine* engine, const ConstraintCo
   kv->set_window_total(stats.window_blocks_total);
   kv->set_window_free(stats.window_blocks_free);
   kv->set_tokens_per_block(stats.block_tokens);
+  if (backend.recurrent) {
+    v1::StateCells* states = status.mutable_state_cells();
+    states->set_total(stats.state_cells_total);
+    states->set_held(stats.state_cells_held);
+    states->set_cached(stats.state_cells_cached);
+    states->set_bytes_per_cell(backend.state_cell_bytes);
+    states->set_saved(static_cast<uint64_t>(stats.saved_checkpoints));
+    states->set_hits(static_cast<uint64_t>(stats.checkpoint_hits));
+    states->set_hit_tokens(static_cast<uint64_t>(stats.checkpoint_tokens));
+  }
   Fill(*status.mutable_constraints(), constraints->stats(), stats.forced_tokens);
   if (stats.last_step != absl::InfinitePast()) {
     *status.mutable_last_step_age() =

@@ -304,6 +304,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   std::vector<Value> vram = {{{{"kind", "weights"}}, memory.weights_bytes()},
                              {{{"kind", "kv"}}, memory.kv_bytes()},
                              {{{"kind", "workspace"}}, memory.workspace_bytes()},
+                             {{{"kind", "state"}}, memory.state_bytes()},
                              {{{"kind", "draft"}}, memory.draft_bytes()}};
   if (status.device().has_gpu()) {
     vram.push_back({{{"kind", "total"}}, status.device().gpu().memory_total_bytes()});
@@ -313,6 +314,7 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
   const v1::Queue& queue = status.queue();
   const v1::ConstraintFigures& constraints = status.constraints();
   const v1::SpeculationFigures& speculation = status.speculation();
+  const v1::StateCells& cells = status.state_cells();
   const v1::Device& device = status.device();
   std::vector<MetricFamily> families = {
       Gauge("orcd_build_info", "1; the labels say what runs.",
@@ -334,6 +336,20 @@ std::vector<MetricFamily> StatusMetrics(const v1::WorkerStatus& status) {
       Gauge("orcd_kv_window_usage_ratio",
             "Share of the KV blocks in use that layers with a sliding window have.",
             {{{}, UsedShare(kv.window_total(), kv.window_free())}}),
+      Gauge("orcd_state_cells",
+            "Cells for recurrent states, by their state: held by requests, cached for requests of "
+            "the same prefix, or free.",
+            {{{{"state", "held"}}, cells.held()},
+             {{{"state", "cached"}}, cells.cached()},
+             {{{"state", "free"}}, cells.total() - cells.held() - cells.cached()}}),
+      Total("orcd_state_checkpoints_total",
+            "Recurrent states that were saved for the prefix cache since the model was loaded.",
+            {{{}, cells.saved()}}),
+      Total("orcd_state_checkpoint_hits_total",
+            "Sequences since the model was loaded that began with a saved state.",
+            {{{}, cells.hits()}}),
+      Total("orcd_state_checkpoint_tokens_total",
+            "Tokens that these sequences did not have to compute.", {{{}, cells.hit_tokens()}}),
       Gauge("orcd_model_load_progress_ratio", "Of the load under way; 1 once a model is there.",
             {{{}, LoadProgress(status)}}),
       Gauge(

@@ -131,6 +131,13 @@ TEST(MetricsTest, AStatusIsGauges) {
   status.mutable_kv_blocks()->set_free(50);
   status.mutable_kv_blocks()->set_window_total(40);
   status.mutable_kv_blocks()->set_window_free(30);
+  status.mutable_state_cells()->set_total(20);
+  status.mutable_state_cells()->set_held(3);
+  status.mutable_state_cells()->set_cached(12);
+  status.mutable_state_cells()->set_saved(70);
+  status.mutable_state_cells()->set_hits(8);
+  status.mutable_state_cells()->set_hit_tokens(4000);
+  status.mutable_memory()->set_state_bytes(640);
   status.mutable_memory()->set_weights_bytes(4096);
   status.mutable_memory()->set_draft_bytes(512);
   status.mutable_speculation()->set_draft_tokens(9);
@@ -145,6 +152,13 @@ TEST(MetricsTest, AStatusIsGauges) {
   EXPECT_THAT(text, HasSubstr("\norcd_requests_waiting 5\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_kv_cache_usage_ratio 0.75\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_kv_window_usage_ratio 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_cells{state=\"held\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_cells{state=\"cached\"} 12\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_cells{state=\"free\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_checkpoints_total 70\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_checkpoint_hits_total 8\n"));
+  EXPECT_THAT(text, HasSubstr("\norcd_state_checkpoint_tokens_total 4000\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"state\"} 640\n"));
   EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"weights\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("orcd_vram_bytes{kind=\"draft\"} 512\n"));
   EXPECT_THAT(text, HasSubstr("orcd_draft_tokens_total{result=\"accepted\"} 6\n"));
