@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/cpu/model_for_test.h"
+#include "runtime/cpu/predictor.h"
 #include "testing/numpy.h"
 #include "testing/same_bits.h"
 
@@ -219,6 +221,78 @@ TEST(HybridOracleTest, StatesAgree) {
     }
     EXPECT_TRUE(rest.empty());
   }
+}
+
+// The NMSE of the rows from `first_row` on of an oracle's file.
+double NmseOfRows(std::span<const float> actual, const NumpyArray& oracle, int64_t first_row = 0) {
+  const std::vector<float> expected = oracle.As<float>();
+  const int64_t offset = first_row * oracle.shape.at(1);
+  EXPECT_LE(offset + std::ssize(actual), std::ssize(expected));
+  Errors errors;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    errors.squared += Square(double{actual[i]} - double{expected[offset + i]});
+    errors.reference += Square(expected[offset + i]);
+  }
+  return errors.Nmse();
+}
+
+// Keeps what the head takes.
+class HiddenTap : public ActivationTap {
+ public:
+  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
+    if (point == TapPoint::kOutputNorm) hidden.insert(hidden.end(), values.begin(), values.end());
+  }
+  std::vector<float> hidden;
+};
+
+struct PredictFile {
+  const char* name;
+  // True if there are second predictions.
+  bool chain;
+};
+
+class PredictOracleTest : public ::testing::TestWithParam<PredictFile> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, PredictOracleTest,
+                         ::testing::Values(PredictFile{"hybrid/qwen35-mtp-F16", true},
+                                           PredictFile{"arch2/glm4moe-mtp-F16", false}));
+
+// The first predictions of all rows at once, and the second ones, each from the block's own hidden
+// state, whose keys and values the next true row replaces.
+TEST_P(PredictOracleTest, PredictionsAgree) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const std::string path = OracleDir() + "/" + GetParam().name;
+  const std::vector<int32_t> tokens =
+      ReadTokens(std::filesystem::path(path).parent_path() / "tokens.txt");
+  const auto count = static_cast<int>(tokens.size());
+  const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  auto backend = BackendFor(model, count, KvType::kF32);
+  HiddenTap tap;
+  const auto blocks = BlocksFor(*backend, tokens.size());
+  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &tap);
+  const auto hidden_size = static_cast<size_t>(model->spec().hidden);
+  const std::span<const float> hidden = std::span(tap.hidden).first((count - 1) * hidden_size);
+  auto predictor = CreateCpuPredictor(model, KvType::kF32, count, 2);
+  ASSERT_TRUE(predictor.ok()) << predictor.status();
+  ASSERT_NE(*predictor, nullptr);
+  const std::span<const int32_t> next = std::span(tokens).subspan(1);
+  const Predictions all = (*predictor)->Run(next, hidden, 0);
+  const double first = NmseOfRows(all.logits, ReadNpy(path + ".mtp.npy"));
+  EXPECT_LE(first, NmseBound(KvType::kF32));
+  std::printf("NMSE of predictions %.2e\n", first);
+  if (!GetParam().chain) return;
+  const NumpyArray second = ReadNpy(path + ".mtp2.npy");
+  std::vector<float> chained;
+  for (int64_t p = 0; p < second.shape.at(0); ++p) {
+    const Predictions row =
+        (*predictor)->Run(next.subspan(p, 1), hidden.subspan(p * hidden_size, hidden_size), p);
+    const Predictions further = (*predictor)->Run(next.subspan(p + 1, 1), row.hidden, p + 1);
+    chained.insert(chained.end(), further.logits.begin(), further.logits.end());
+  }
+  const double nmse = NmseOfRows(chained, second);
+  EXPECT_LE(nmse, NmseBound(KvType::kF32));
+  std::printf("NMSE of second predictions %.2e\n", nmse);
 }
 
 // gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.

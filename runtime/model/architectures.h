@@ -21,6 +21,7 @@ namespace orcd {
 enum class Dim {
   kOne,
   kHidden,
+  kTwiceHidden,
   kVocab,
   kQ,
   kQRows,

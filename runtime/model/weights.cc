@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "runtime/base/error.h"
 #include "runtime/model/architectures.h"
 #include "runtime/model/model_error.h"
+#include "runtime/model/predict_block.h"
 
 namespace orcd {
 namespace {
@@ -33,6 +36,8 @@ uint64_t SizeOf(Dim dim, const ModelSpec& spec, const LayerSpec& layer) {
       return 1;
     case Dim::kHidden:
       return spec.hidden;
+    case Dim::kTwiceHidden:
+      return uint64_t{2} * spec.hidden;
     case Dim::kVocab:
       return spec.vocab;
     case Dim::kQ:
@@ -220,6 +225,17 @@ class TensorTaker {
           }
         },
         rule.role);
+  }
+
+  // Takes the tensor `name` of layer `layer`, if it is there.
+  template <typename Role>
+  absl::Status TakeOfLayer(int layer, std::string_view name, Dim rows, Dim cols, bool needed,
+                           Role& role) {
+    // Its role in a rule means nothing here.
+    const TensorRule rule = {name, &LayerWeights::attn_norm, rows, cols, LayerPart::kLayer, needed};
+    ORCD_ASSIGN_OR_RETURN(const RoleRows found,
+                          Find(rule, absl::StrFormat("blk.%d.", layer), spec_.layers[layer]));
+    return found.empty() ? absl::OkStatus() : SetRole(found, role);
   }
 
   // Fails for the first tensor of the file that was not taken.
@@ -494,6 +510,48 @@ absl::StatusOr<ModelWeights> ModelWeights::FromGguf(const GgufReader& gguf, cons
   ORCD_RETURN_IF_ERROR(CheckFactors("rope_factors_short.weight", weights.rope_factors_short));
   ORCD_RETURN_IF_ERROR(CheckFactors("rope_factors_long.weight", weights.rope_factors_long));
   return weights;
+}
+
+absl::StatusOr<std::optional<PredictBlock>> PredictBlock::FromGguf(const GgufReader& gguf,
+                                                                   const ModelSpec& spec,
+                                                                   const ModelWeights& weights) {
+  constexpr std::string_view kProjection = "nextn.eh_proj.weight";
+  const int index = spec.num_layers();
+  if (spec.skipped_layers == 0 ||
+      gguf.FindTensor(absl::StrFormat("blk.%d.%s", index, kProjection)) == nullptr) {
+    return std::nullopt;
+  }
+  ORCD_ASSIGN_OR_RETURN(const Architecture* architecture, FindArchitecture(gguf));
+  PredictBlock block;
+  block.spec = spec.layers.back();
+  block.spec.delta = {};
+  ModelSpec with_block = spec;
+  with_block.layers.push_back(block.spec);
+  TensorTaker taker(gguf, *architecture, with_block);
+  ModelWeights all;
+  all.layers.resize(with_block.layers.size());
+  for (const auto& rules : architecture->tensors) {
+    for (const TensorRule& rule : rules) ORCD_RETURN_IF_ERROR(taker.Take(rule, all));
+  }
+  block.layer = std::move(all.layers.back());
+  block.output_norm = weights.output_norm;
+  block.token_embd = weights.token_embd;
+  block.output = weights.output;
+  const auto take = [&](std::string_view name, Dim rows, Dim cols, bool needed, auto& role) {
+    return taker.TakeOfLayer(index, name, rows, cols, needed, role);
+  };
+  ORCD_RETURN_IF_ERROR(take(kProjection, Dim::kHidden, Dim::kTwiceHidden, true, block.projection));
+  ORCD_RETURN_IF_ERROR(
+      take("nextn.enorm.weight", Dim::kHidden, Dim::kOne, true, block.embedding_norm));
+  ORCD_RETURN_IF_ERROR(
+      take("nextn.hnorm.weight", Dim::kHidden, Dim::kOne, true, block.hidden_norm));
+  ORCD_RETURN_IF_ERROR(
+      take("nextn.shared_head_norm.weight", Dim::kHidden, Dim::kOne, false, block.output_norm));
+  ORCD_RETURN_IF_ERROR(
+      take("nextn.embed_tokens.weight", Dim::kVocab, Dim::kHidden, false, block.token_embd));
+  ORCD_RETURN_IF_ERROR(
+      take("nextn.shared_head_head.weight", Dim::kVocab, Dim::kHidden, false, block.output));
+  return block;
 }
 
 }  // namespace orcd

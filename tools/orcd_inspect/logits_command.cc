@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/base/load_observer.h"
+#include "runtime/cpu/predictor.h"
 #include "runtime/model/model.h"
 #include "tools/orcd_inspect/backends.h"
 #include "tools/orcd_inspect/npy.h"
@@ -33,21 +36,48 @@ struct Options {
   std::string tokens;
   std::string out;
   std::string kv = "f16";
+  // Empty: no predictions are written.
+  std::string mtp;
   // Number of tokens after which the recurrent state is written, and the file; 0: it is not.
   std::pair<int64_t, std::string> state_after;
 };
 
+// Writes logits, and keeps what the head takes if it is wanted.
 class LogitsWriter : public ActivationTap {
  public:
-  explicit LogitsWriter(NpyWriter& out) : out_(out) {}
+  LogitsWriter(NpyWriter& out, bool keep_hidden) : out_(out), keep_hidden_(keep_hidden) {}
 
   void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
     if (point == TapPoint::kLogits) out_.Append(values);
+    if (point != TapPoint::kOutputNorm || !keep_hidden_) return;
+    hidden_.insert(hidden_.end(), values.begin(), values.end());
   }
+  std::span<const float> hidden() const { return hidden_; }
 
  private:
   NpyWriter& out_;
+  const bool keep_hidden_;
+  std::vector<float> hidden_;
 };
+
+// The predictions of each token but the first, from what the head took before it.
+absl::Status WritePredictions(const std::shared_ptr<const Model>& model, KvType kv_type,
+                              std::span<const int32_t> tokens, std::span<const float> hidden,
+                              const std::string& path) {
+  const int64_t rows = std::ssize(tokens) - 1;
+  ORCD_ASSIGN_OR_RETURN(
+      const auto predictor,
+      CreateCpuPredictor(model, kv_type, static_cast<int>(tokens.size()), /*threads=*/0));
+  if (predictor == nullptr) {
+    return absl::InvalidArgumentError(
+        "--mtp: the file holds no block that predicts further tokens; leave it out");
+  }
+  const Predictions predicted =
+      predictor->Run(tokens.subspan(1), hidden.first(rows * model->spec().hidden), 0);
+  ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(path, rows, model->spec().vocab));
+  out.Append(predicted.logits);
+  return out.Finish();
+}
 
 absl::Status WriteState(const Backend& backend, const std::string& path) {
   const std::vector<float> state = backend.RecurrentState(0);
@@ -86,7 +116,7 @@ absl::Status WriteLogits(const Options& options) {
       CreateBackend(options.backend, model,
                     TeacherForcingOptions(count, options.step_tokens, kv_type, spec)));
   ORCD_ASSIGN_OR_RETURN(NpyWriter out, NpyWriter::Create(options.out, count, spec.vocab));
-  LogitsWriter tap(out);
+  LogitsWriter tap(out, !options.mtp.empty());
   for (int64_t first = 0, step = 0; first < count; first += step) {
     step = std::min<int64_t>(options.step_tokens, count - first);
     if (first < state_after) step = std::min(step, state_after - first);
@@ -95,7 +125,9 @@ absl::Status WriteLogits(const Options& options) {
       ORCD_RETURN_IF_ERROR(WriteState(*backend, options.state_after.second));
     }
   }
-  return out.Finish();
+  ORCD_RETURN_IF_ERROR(out.Finish());
+  if (options.mtp.empty()) return absl::OkStatus();
+  return WritePredictions(model, kv_type, tokens, tap.hidden(), options.mtp);
 }
 
 }  // namespace
@@ -118,6 +150,10 @@ void AddLogitsCommand(CLI::App& app, int& exit_code) {
   command->add_option("--step-tokens", options->step_tokens, "Tokens that are run at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option(
+      "--mtp", options->mtp,
+      "NumPy file for what the file's block for multi-token prediction predicts, computed on the "
+      "CPU: row p, of token p + 1 and what the head took at p, are the logits of token p + 2");
   command
       ->add_option("--state-after", options->state_after,
                    "Number of tokens, and a NumPy file to which the recurrent state after them is "

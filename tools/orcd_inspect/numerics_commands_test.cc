@@ -136,6 +136,19 @@ TEST_F(NumericsCommandsTest, StateAfterSomeTokens) {
   EXPECT_NE(ReadFile(state), whole);
 }
 
+TEST_F(NumericsCommandsTest, PredictionsOfFurtherTokens) {
+  const std::string mtp = dir_.File("mtp.npy");
+  const std::vector<std::string> args = {"logits", "--model", model_,  "--tokens", tokens_,
+                                         "--out",  out_,      "--mtp", mtp};
+  EXPECT_EQ(Run(args), 1) << "a file without the block";
+  for (const char* architecture : {"qwen35", "glm4moe"}) {
+    WriteModel({.architecture = architecture, .size = "nano", .type = "Q8_0", .threads = 1});
+    unlink(mtp.c_str());
+    EXPECT_EQ(Run(args), 0) << architecture;
+    EXPECT_EQ(ReadFile(mtp).size(), 128 + sizeof(float) * 15 * 1024) << architecture;
+  }
+}
+
 TEST_F(NumericsCommandsTest, TokensThatCannotBeRun) {
   for (const char* text : {"", "1 two 3", "-1", "99999999"}) {
     WriteTokens(text);
