@@ -234,14 +234,15 @@ std::string DescribeStatus(const v1::WorkerStatus& status) {
   }
   if (status.has_memory()) {
     const auto& memory = status.memory();
-    const std::string draft =
-        memory.draft_bytes() == 0
-            ? ""
-            : absl::StrCat(kDot, "draft model ", HumanBytes(memory.draft_bytes()));
-    table.Add("memory", absl::StrCat("weights ", HumanBytes(memory.weights_bytes()), kDot, "KV ",
-                                     HumanBytes(memory.kv_bytes()), kDot, "workspace ",
-                                     HumanBytes(memory.workspace_bytes()), draft, kDot, "resident ",
-                                     HumanBytes(memory.process_resident_bytes())));
+    const auto if_any = [](const char* name, uint64_t bytes) {
+      return bytes == 0 ? std::string() : absl::StrCat(kDot, name, HumanBytes(bytes));
+    };
+    table.Add("memory",
+              absl::StrCat("weights ", HumanBytes(memory.weights_bytes()), kDot, "KV ",
+                           HumanBytes(memory.kv_bytes()), if_any("states ", memory.state_bytes()),
+                           kDot, "workspace ", HumanBytes(memory.workspace_bytes()),
+                           if_any("draft model ", memory.draft_bytes()), kDot, "resident ",
+                           HumanBytes(memory.process_resident_bytes())));
   }
   if (status.has_queue()) {
     const auto& queue = status.queue();

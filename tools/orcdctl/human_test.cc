@@ -132,6 +132,8 @@ TEST(HumanTest, CellsOfRecurrentStatesAreCounted) {
   status.mutable_state_cells()->set_cached(30);
   status.mutable_state_cells()->set_bytes_per_cell(63 << 20);
   status.mutable_state_cells()->set_hits(7);
+  status.mutable_memory()->set_state_bytes(1 << 20);
+  EXPECT_THAT(DescribeStatus(status), HasSubstr("KV 0 B · states 1.0 MiB · workspace 0 B"));
   EXPECT_THAT(DescribeStatus(status),
               HasSubstr("states  32 of 64 cells used (63.0 MiB each) · 7 hits\n"));
 }
