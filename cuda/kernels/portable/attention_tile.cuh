@@ -129,14 +129,16 @@ class TilePipeline {
   static_assert(kThreadVectors * kThreads == kTileGroups * kGroupVectors);
 
   // True if a row sees a position of the 8 from `position` on.
-  __device__ __forceinline__ bool IsSeen(int position) const {
-    return position < source_.positions && position + kCore > source_.first_seen;
+  __device__ __forceinline__ static bool IsSeen(int position, int first_seen, int positions) {
+    return position < positions && position + kCore > first_seen;
   }
 
   // KV block of group lane % 16 of tile `tile`; 0 if no row sees it.
   __device__ __forceinline__ int Block(int tile) const {
     const int position = tile * kKeyTile + static_cast<int>(threadIdx.x) % kTileGroups * kCore;
-    return IsSeen(position) ? __ldg(source_.blocks + (position >> source_.block_shift)) : 0;
+    return IsSeen(position, source_.first_seen, source_.positions)
+               ? __ldg(source_.blocks + (position >> source_.block_shift))
+               : 0;
   }
 
   // Starts the copies of the next part of the tiles to stage `stage`, if there is one; makes a
@@ -147,20 +149,29 @@ class TilePipeline {
         block_ = next_block_;
         next_block_ = Block(tile_ + source_.tile_stride);
       }
+      // Loads and shuffles precede the copies, which the compiler would leave between them.
+      const int first_seen = source_.first_seen;
+      const int positions = source_.positions;
+      const int half_block = source_.half_block;
+      const int block_mask = (1 << source_.block_shift) - 1;
       const int is_values = part_ >= kParts ? 1 : 0;
       const __half* const from = source_.data + (part_ - is_values * kParts) * (kCols * kCore);
-      const int block_mask = (1 << source_.block_shift) - 1;
       const uint32_t to = ring_ + stage * kStageBytes;
+      const int first_vector = static_cast<int>(threadIdx.x) % kThreads;
+      int halves[kThreadVectors];
 #pragma unroll
       for (int i = 0; i < kThreadVectors; ++i) {
-        const int vector = static_cast<int>(threadIdx.x) % kThreads + i * kThreads;
-        const int group = vector / kGroupVectors;
-        const int position = tile_ * kKeyTile + group * kCore;
-        const int half = 2 * __shfl_sync(~0u, block_, group) + is_values;
+        const int group = (first_vector + i * kThreads) / kGroupVectors;
+        halves[i] = 2 * __shfl_sync(~0u, block_, group) + is_values;
+      }
+#pragma unroll
+      for (int i = 0; i < kThreadVectors; ++i) {
+        const int vector = first_vector + i * kThreads;
+        const int position = tile_ * kKeyTile + vector / kGroupVectors * kCore;
         CopyAsync(to + vector * 16,
-                  from + int64_t{half} * source_.half_block + (position & block_mask) * kHeadDim +
+                  from + int64_t{halves[i]} * half_block + (position & block_mask) * kHeadDim +
                       vector % kGroupVectors * kCore,
-                  IsSeen(position));
+                  IsSeen(position, first_seen, positions));
       }
       if (++part_ == 2 * kParts) {
         part_ = 0;
