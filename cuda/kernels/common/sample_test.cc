@@ -398,6 +398,15 @@ TEST_P(RandomSampleTest, EveryCaseIsTheReferences) {
   }
 }
 
+TEST_F(SampleTest, TheLargestVocabulary) {
+  std::vector<Draw> draws(16);
+  InParallel(static_cast<int64_t>(draws.size()), [&](int64_t i) {
+    std::mt19937 rng(static_cast<uint32_t>(77 + i));
+    draws[i] = RandomDraw(kernels().max_vocab, rng);
+  });
+  ExpectAsReference(draws);
+}
+
 // Filters one at a time over an ordinary distribution, at many seeds.
 TEST_F(SampleTest, EachFilterAlone) {
   constexpr int kVocab = 151'936;
