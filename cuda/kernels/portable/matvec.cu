@@ -93,8 +93,8 @@ class ShapeChooser {
       if (shape_.tile_warps < enough_warps) return false;
       if (!fits) continue;
       if ((shape_.stages - 1) * shape_.all_stages_bytes >= in_flight) return true;
-      // More are of no use.
-      if (shape_.stages > tile_stages_ * rounds) return true;
+      // Rings with more are of no use, or there are none.
+      if (shape_.stages > tile_stages_ * rounds || shape_.stages == matvec::kMaxStages) return true;
     }
     return false;
   }
@@ -126,10 +126,12 @@ class ShapeChooser {
     const int x_bytes = shape_.chunk_cols * 2 << shape_.log2_tokens;
     const int book_room = book_bytes_ == 0 ? 0 : book_bytes_ + kBookAlignment;
     const int room = std::min(budget - x_bytes - book_room, kMostRingBytes);
-    const int stages = std::min({matvec::kMaxStages, tile_stages_ * rounds + 1,
-                                 std::max(room, 0) / shape_.all_stages_bytes});
-    // More of them are useful if they are a number that AwaitAllCopiesBut waits for exactly.
-    shape_.stages = stages > 4 ? stages / 2 * 2 : stages;
+    // More than four of them are a number that AwaitAllCopiesBut waits for exactly.
+    int useful = tile_stages_ * rounds + 1;
+    if (useful > 4) useful += useful % 2;
+    const int stages =
+        std::min({matvec::kMaxStages, useful, std::max(room, 0) / shape_.all_stages_bytes});
+    shape_.stages = stages > 4 ? stages - stages % 2 : stages;
     shape_.ring_bytes = shape_.stages * shape_.all_stages_bytes;
     shape_.book = RoundUp(shape_.ring_bytes + x_bytes, kBookAlignment);
     shared_bytes_ = book_bytes_ == 0 ? shape_.ring_bytes + x_bytes : shape_.book + book_bytes_;

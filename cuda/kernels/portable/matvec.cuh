@@ -5,11 +5,10 @@
 //             warps in turn; at most one block an SM.
 //   Tile      16 rows by all tokens, in one split. One warp: a split is one chain of mma.m16n8k16.
 //   Warps     up to 20 with tiles of their own, round after round; no producer.
-//   Pipeline  a ring for each warp, 2 to 8 stages of one or several units of a row tile (2 to 3
-//   KB),
-//             which the warp fills by cp.async (matvec_ring.cuh). While a stage is multiplied, the
-//             others are on their way. Rings begin before the kernel ahead has ended, where
-//             launches overlap.
+//   Pipeline  a ring for each warp, 2 to 8 stages of 2 to 3 KB, which are one or several units of a
+//             row tile; the warp fills it by cp.async (matvec_ring.cuh). While a stage is
+//             multiplied, the others are on their way. Where launches overlap, rings begin before
+//             the kernel ahead has ended.
 //   Barriers  one of the block, when x and the book are in shared memory; none in the loop.
 //   x         columns of the block's split, with tokens padded to a power of two, in shared memory.
 //             Where it does not fit beside rings of 8 warps, chunk after chunk of its columns, with
