@@ -20,16 +20,6 @@ constexpr int kAggregate = 1;
 // nvmlEventTypeXidCriticalError.
 constexpr unsigned long long kXidEvents = 0x8;
 
-// nvmlEventData_t.
-struct EventData {
-  Device device;
-  unsigned long long type;
-  // The Xid.
-  unsigned long long data;
-  unsigned gpu_instance;
-  unsigned compute_instance;
-};
-
 // Most Xids that are taken at once, so that a flood of them does not hold the caller.
 constexpr int kMaxXids = 1000;
 
@@ -37,6 +27,16 @@ constexpr int kMaxXids = 1000;
 
 // Pointers to optional functions may be null.
 struct Nvml::Functions {
+  // nvmlEventData_t.
+  struct EventData {
+    Device device;
+    unsigned long long type;
+    // The Xid.
+    unsigned long long data;
+    unsigned gpu_instance;
+    unsigned compute_instance;
+  };
+
   void* library = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -148,7 +148,7 @@ GpuMemoryErrors NvmlGpu::MemoryErrors() const {
 
 std::vector<uint64_t> NvmlGpu::TakeXids() {
   std::vector<uint64_t> xids;
-  EventData event = {};
+  Nvml::Functions::EventData event = {};
   for (int i = 0; i < kMaxXids && events_ != nullptr; ++i) {
     if (nvml_.event_set_wait(events_, &event, 0) != kSuccess) break;
     if (event.type == kXidEvents) xids.push_back(event.data);
