@@ -634,7 +634,7 @@ TEST_F(ChangedHybridFileTest, NanInARecurrentStateShowsForAsLongAsTheStateLasts)
   const float rate = *a;
   const std::vector<int32_t> more_blocks = BlockRange(1, 2);
   const auto finite_of = [&](const StepSequence& seq) {
-    return FiniteOf(RunStep(*backend_, {seq})).at(0);
+    return RunStep(*backend_, {seq}).parts.at(0).finite;
   };
   EXPECT_TRUE(finite_of(StartSequence(0, tokens_, blocks_)));
   Write(a, std::numeric_limits<float>::quiet_NaN());
