@@ -242,8 +242,8 @@ struct BackendOptions {
   // Memory that is left free for others, such as a draft model, if the backend chooses the size of
   // its KV cache.
   int64_t reserved_bytes = 0;
-  // Of a model with recurrent layers: bytes of the cells that keep states for the prefix cache. 0:
-  // the backend chooses; below 0: no cells.
+  // Bytes of the cells that keep recurrent states for the prefix cache, for models that have such
+  // states. 0: the backend chooses; below 0: no cells.
   int64_t state_cache_bytes = 0;
   // Tokens in a KV block.
   int block_tokens = 16;
@@ -251,8 +251,8 @@ struct BackendOptions {
   // Threads of a backend that computes on the CPU, or that reads weights for a GPU; 0: one per
   // core.
   int threads = 0;
-  // Of a backend that computes on a GPU: its index among those that the process can see, or its
-  // UUID as the driver names it (`GPU-…`, `MIG-…`) or the beginning of one; and the name of the
+  // The GPU of a backend that computes on one: its index among those that the process can see, or
+  // its UUID as the driver names it (`GPU-…`, `MIG-…`) or the beginning of one; and the name of the
   // kernel set, or `auto`.
   std::string gpu = "0";
   std::string kernels = "auto";
@@ -307,7 +307,7 @@ struct BackendInfo {
   int max_step_drafts = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
-  // Of the recurrent states of slots and cells; a cell's alone.
+  // The recurrent states of all slots and cells; that of one cell.
   uint64_t state_bytes = 0;
   uint64_t state_cell_bytes = 0;
   uint64_t workspace_bytes = 0;

@@ -44,7 +44,7 @@ class BatchChecker {
   std::string WrongWithMask(const TokenMask& mask) const;
   // `end` is the position after those of the step, drafts included.
   absl::Status CheckWindowBlocks(const StepSequence& seq, int64_t end) const;
-  // Of the part alone, and of the cells that the parts of a step share.
+  // The first looks at a part alone, the second at the cells that the parts of a step share.
   absl::Status CheckState(const StepSequence& seq) const;
   absl::Status CheckCells(const StepBatch& batch);
 

@@ -410,7 +410,7 @@ TEST_F(BatchCheckerTest, ARecurrentStateIsThatOfThePositionBeforeThePart) {
   seq.start_position = 4;
   EXPECT_THAT(check(seq), HasSubstr("cell 1 holds the recurrent state of position 3, and the "
                                     "step starts at 4"));
-  // Of two drafts none, one or both may have been right.
+  // None, one or both of two drafts may have been right.
   const std::vector<TokenMask> masks(2);
   seq = Sequence(0);
   seq.drafts = std::span(tokens_).first(2);

@@ -206,7 +206,7 @@ TYPED_TEST_P(StateConformanceTest, SequencesMayLoseTheirSlotsAtAnyTime) {
     std::vector<int32_t> blocks;
     std::vector<SampledToken> expected;
     int position = 0;
-    // Where its cell's state ends; 0: there is none.
+    // The position after that of its cell's state; 0: there is none.
     int saved = 0;
     bool starts = true;
     bool done = false;

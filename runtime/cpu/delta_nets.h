@@ -21,9 +21,9 @@ struct DeltaSizes {
 
   int64_t channels = 0;
   int64_t values = 0;
-  // Of all value heads: exp(ssm_a softplus(…)), by which the state decays, and sigmoid(b).
+  // For all value heads exp(ssm_a softplus(…)), by which the state decays, then sigmoid(b).
   int64_t factors = 0;
-  // What all recurrent layers together keep of a draft.
+  // Kept of a draft by all recurrent layers together.
   int64_t draft = 0;
 };
 
@@ -79,13 +79,13 @@ class DeltaNets {
 
  private:
   struct Net {
-    // Of the layer's part in a state, and in what is kept of a draft.
+    // Offsets of the layer's part in a state, and in what is kept of a draft.
     int64_t state_offset = 0;
     int64_t draft_offset = 0;
     // [conv, channels].
     std::vector<float> conv;
   };
-  // What a layer keeps of a draft.
+  // The parts of what a layer keeps of a draft.
   struct DraftRow {
     float* qkv;
     float* factors;

@@ -31,7 +31,7 @@ struct ForwardSequence {
   KvBlocks blocks;
   // The last of the tokens that are guesses.
   int64_t drafts = 0;
-  // Of a model with recurrent layers, ModelSpec::state_floats(): the state before the first token,
+  // If the model has recurrent layers, ModelSpec::state_floats(): the state before the first token,
   // which Run replaces by that after the last token that is no draft. What it holds does not matter
   // before position 0.
   std::span<float> state = {};
@@ -41,8 +41,8 @@ struct ForwardSequence {
 struct ForwardLimits {
   // Positions of a sequence.
   int context = 0;
-  // Of a step: tokens, sequences, rows whose logits are computed together, and drafts if the model
-  // has recurrent layers.
+  // Numbers of a step: tokens, sequences, rows whose logits are computed together, and drafts if
+  // the model has recurrent layers.
   int step_tokens = 0;
   int seqs = 1;
   int logit_rows = 1;

@@ -152,7 +152,7 @@ struct DeltaNetSpec {
   int key_heads = 0;
   // A multiple of key_heads.
   int value_heads = 0;
-  // Of queries, keys and values; a multiple of 16.
+  // Size of a query, a key and a value; a multiple of 16.
   int head_dim = 0;
   // Tokens that the convolution takes together.
   int conv = 0;
