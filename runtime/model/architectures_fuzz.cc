@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/model/architectures.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/rope.h"
 #include "testing/architecture_models.h"
 
@@ -113,6 +114,10 @@ constexpr const char* kTensors[] = {"output.weight",
                                     "blk.1.exp_probs_b.bias",
                                     "blk.0.attn_sinks.weight",
                                     "blk.2.attn_norm.weight",
+                                    "blk.1.nextn.eh_proj.weight",
+                                    "blk.1.nextn.enorm.weight",
+                                    "blk.1.nextn.hnorm.weight",
+                                    "blk.1.nextn.shared_head_norm.weight",
                                     "blk.0.attn_gate.weight",
                                     "blk.0.ssm_in.weight",
                                     "blk.0.ssm_ba.weight",
@@ -424,6 +429,20 @@ void CheckWeights(const orcd::ModelSpec& spec, const orcd::ModelWeights& weights
   }
 }
 
+void CheckBlock(const orcd::ModelSpec& spec, const orcd::PredictBlock& block) {
+  ViewReader reader;
+  Require(!block.spec.recurrent());
+  CheckExperts(block.spec);
+  CheckFfn(spec, block.spec, block.layer, reader);
+  ReadAttention(spec, block.spec, block.layer, reader);
+  reader.Read(block.projection, spec.hidden, 2 * int64_t{spec.hidden});
+  reader.Read(block.embedding_norm, spec.hidden, true);
+  reader.Read(block.hidden_norm, spec.hidden, true);
+  reader.Read(block.output_norm, spec.hidden, true);
+  reader.Read(block.token_embd, spec.vocab, spec.hidden);
+  reader.Read(block.output, spec.vocab, spec.hidden);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -441,6 +460,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!spec.ok()) return 0;
   CheckSpec(*spec);
   const auto weights = orcd::ModelWeights::FromGguf(*gguf, *spec);
-  if (weights.ok()) CheckWeights(*spec, *weights);
+  if (!weights.ok()) return 0;
+  CheckWeights(*spec, *weights);
+  const auto block = orcd::PredictBlock::FromGguf(*gguf, *spec, *weights);
+  if (block.ok() && block->has_value()) CheckBlock(*spec, **block);
   return 0;
 }
