@@ -6,7 +6,8 @@
 //             reads without bank conflicts. Scores of all 128 keys grow by a stage's columns at a
 //             time, and products of weights and values need registers for a stage's columns alone.
 //   Pipeline  2 or 4 stages, filled by cp.async of the threads that read them. Groups of 8
-//             positions that no row sees are not read: their keys and values are zeros.
+//             positions that no row sees are not read: their keys and values are zeros. Of 4 stages
+//             some threads may read the one before that of the others.
 //   Scores    mma.m16n8k16 of the rows by 8 keys and 16 columns: of an accumulator a lane holds
 //             rows g = lane / 4 and g + 8, and of the 8 keys 2 * (lane % 4) and the next.
 //   Weights   the scores of 16 keys, rounded to F16, are an A fragment as they lie in registers.
@@ -44,6 +45,9 @@ __device__ __forceinline__ bool InWarp(bool condition) { return __any_sync(~0u, 
 inline constexpr int kFewStages = 2;
 inline constexpr int kManyStages = 4;
 
+// Named barrier of a pipeline of a block.
+inline constexpr int kPipelineBarrier = 1;
+
 // The keys and values that a pipeline brings: those of one sequence and one kv head. In shared
 // memory, since they would take ten registers of each thread.
 struct TileSource {
@@ -73,7 +77,8 @@ struct TileSource {
 };
 
 // Brings tiles to kThreads threads, a warp or a block, all of which call every function together.
-template <int kHeadDim, int kCols, int kThreads>
+// kLag: stages that some of the threads are behind the others, if there are many stages: 0 or 1.
+template <int kHeadDim, int kCols, int kThreads, int kLag>
 class TilePipeline {
  public:
   static_assert(kHeadDim % kCols == 0 && kCols % 16 == 0);
@@ -82,11 +87,13 @@ class TilePipeline {
   static constexpr int kStageBytes = kKeyTile * kCols * 2;
 
   // source: in shared memory, visible to all threads. ring: shared memory of `stages` stages,
-  // aligned to 16 bytes; stages: kFewStages or kManyStages.
-  __device__ __forceinline__ TilePipeline(const TileSource& source, uint32_t ring, int stages)
+  // aligned to 16 bytes; stages: kFewStages or kManyStages. lags: the thread is behind, if any is.
+  __device__ __forceinline__ TilePipeline(const TileSource& source, uint32_t ring, int stages,
+                                          bool lags)
       : source_(source),
         ring_(ring),
         stages_(stages),
+        lags_(lags && stages != kFewStages),
         tile_(source.first_tile),
         next_block_(Block(source.first_tile)) {}
 
@@ -94,32 +101,44 @@ class TilePipeline {
   // are awaited with the first stage.
   __device__ __forceinline__ void Fill() {
 #pragma unroll 1
-    for (int i = 0; i < stages_ - 1; ++i) CopyNext(i);
+    for (int i = 0; i < Ahead(); ++i) CopyNext(i);
   }
 
   // Returns when the thread's own copies of the next stage have arrived.
   __device__ __forceinline__ void Await() const {
-    // Of the stages_ - 1 latest groups, the oldest is the next stage.
+    // Of the Ahead() latest groups, the oldest is the next stage.
     if (stages_ == kFewStages) {
       AwaitCopies<kFewStages - 2>();
     } else {
-      AwaitCopies<kManyStages - 2>();
+      AwaitCopies<kManyStages - 2 - kLag>();
     }
   }
 
-  // Returns the address of the next stage, which is valid until the next call.
+  // Returns the address of the thread's next stage, which is valid until the next call. A thread
+  // that lags gets none from the first call; its last stage comes from a call after the other
+  // threads' last.
   __device__ __forceinline__ uint32_t Next() {
     Await();
-    // All copies of this stage have arrived, and no thread reads the stage before any more.
+    // All copies of the next stage have arrived, and no thread still reads the stage that CopyNext
+    // overwrites.
     if constexpr (kThreads == 32) {
       __syncwarp();
     } else {
-      __syncthreads();
+      // Not __syncthreads(): threads that lag call this from elsewhere.
+      NamedBarrierSync(kPipelineBarrier, kThreads);
     }
     const int stage = stage_;
-    CopyNext(stage == 0 ? stages_ - 1 : stage - 1);
-    stage_ = stage == stages_ - 1 ? 0 : stage + 1;
-    return ring_ + stage * kStageBytes;
+    CopyNext(Wrap(stage + Ahead()));
+    stage_ = Wrap(stage + 1);
+    return ring_ + (lags_ ? Wrap(stage + stages_ - kLag) : stage) * kStageBytes;
+  }
+  // Calls of Next that return nothing, before a lagging thread's first stage and behind the last of
+  // others.
+  __device__ __forceinline__ void SkipFirst() {
+    if (InWarp(lags_)) static_cast<void>(Next());
+  }
+  __device__ __forceinline__ void SkipLast() {
+    if (kLag > 0 && stages_ != kFewStages && !InWarp(lags_)) static_cast<void>(Next());
   }
 
  private:
@@ -127,6 +146,15 @@ class TilePipeline {
   static constexpr int kGroupVectors = kCols;
   static constexpr int kThreadVectors = kTileGroups * kGroupVectors / kThreads;
   static_assert(kThreadVectors * kThreads == kTileGroups * kGroupVectors);
+
+  // Stages whose copies are under way at most.
+  __device__ __forceinline__ int Ahead() const {
+    return stages_ == kFewStages ? kFewStages - 1 : kManyStages - 1 - kLag;
+  }
+  // Index of a stage below twice the number of stages, in the ring.
+  __device__ __forceinline__ int Wrap(int stage) const {
+    return stage >= stages_ ? stage - stages_ : stage;
+  }
 
   // True if a row sees a position of the 8 from `position` on.
   __device__ __forceinline__ static bool IsSeen(int position, int first_seen, int positions) {
@@ -184,7 +212,8 @@ class TilePipeline {
   const TileSource& source_;
   const uint32_t ring_;
   const int stages_;
-  // Stage that Next returns next.
+  const bool lags_;
+  // The next stage, of threads that do not lag.
   int stage_ = 0;
   // Tile and part that CopyNext copies next; parts are those of keys, then those of values.
   int tile_;
@@ -252,8 +281,8 @@ __device__ __forceinline__ void AddProducts(uint32_t queries, uint32_t to_low, u
 }
 
 // Scores of a warp's rows by the next tile's keys.
-template <int kHeadDim, int kCols, int kThreads>
-__device__ __forceinline__ void ScoreTile(TilePipeline<kHeadDim, kCols, kThreads>& pipeline,
+template <int kHeadDim, int kCols, int kThreads, int kLag>
+__device__ __forceinline__ void ScoreTile(TilePipeline<kHeadDim, kCols, kThreads, kLag>& pipeline,
                                           uint32_t queries, bool hi_lo, uint32_t to_low, bool sees,
                                           ChunkScores (&s)[kKeyChunks]) {
 #pragma unroll

@@ -36,7 +36,7 @@ constexpr int kBlocksAnSm = 2;
 template <int kHeadDim>
 constexpr int kCols = kHeadDim % 32 == 0 ? 32 : 16;
 template <int kHeadDim>
-using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, 32>;
+using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, 32, 0>;
 
 // Behind it in shared memory are the rings of the warps' pipelines.
 template <int kHeadDim>
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
   __syncwarp();
   const uint32_t ring = SharedAddress(shared_bytes) + sizeof(Shared<kHeadDim>) +
                         warp * stages * Pipeline<kHeadDim>::kStageBytes;
-  Pipeline<kHeadDim> pipeline(source, ring, stages);
+  Pipeline<kHeadDim> pipeline(source, ring, stages, /*lags=*/false);
 
   WaitForDependency();
   const int64_t query = (int64_t{sequence.first_token} * args.qkv.heads + first_head) * kHeadDim;

@@ -5,15 +5,16 @@
 //             by key tiles of 128. grid (query tiles, kv heads); tiles that see most keys come
 //             first.
 //   Warps     8 of 16 rows each (attention_tile.cuh), which share a pipeline of 2 or 4 stages, as
-//             many as fit. One block an SM.
-//   Barriers  one of the block for each stage: it makes the stage's copies visible, and frees the
-//             stage before for the copies that follow.
+//             many as fit. With 4 stages, 4 of the warps are a stage behind the others, so that
+//             half of the warps weigh scores while the others multiply. One block an SM.
+//   Barriers  named barrier 1 of the block for each stage: it makes the stage's copies visible, and
+//             frees the last stage that was read for the copies that follow.
 //   Loop      a warp scores and weighs a tile, and multiplies and merges the values of a stage's
 //             columns at a time, so that sums and weights stay in registers. It computes no tile
 //             of which it sees no key, but copies its part.
 //   Epilogue  F16, straight from registers.
 //   Shared    queries, 256 * head_dim bytes, or twice that with a hi/lo split; stages of 4 to 20
-//             KiB.
+//             KiB. Registers: 255 at most; heads of 256 values spill some 90 bytes.
 //   Floor     4 * query rows * keys * head_dim FLOP; and of shared memory, from which each warp
 //             reads all keys and values, 256 bytes an mma of 4,096 FLOP: 2 clocks of an SM.
 #include <cuda_fp16.h>
@@ -44,7 +45,7 @@ constexpr int kCols = kHeadDim % 64 == 0 ? 64
 template <int kHeadDim>
 constexpr int kSumCols = kHeadDim > 128 ? 32 : kCols<kHeadDim>;
 template <int kHeadDim>
-using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, kThreads>;
+using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, kThreads, 1>;
 
 // Heads of 256 values have no hi/lo split, for which shared memory has no room.
 template <int kHeadDim>
@@ -90,6 +91,8 @@ struct Work {
 struct alignas(16) Shared {
   TileSource source;
   Work work;
+  // Positions of the rows; -1 of rows that do not exist.
+  int positions[kQueryRows];
 };
 template <int kHeadDim>
 constexpr int kQueryBytes = kQueryRows* kHeadDim * 2;
@@ -129,12 +132,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     source.end_tile = KeyTiles(keys);
     shared.work = work;
   }
+  if (threadIdx.x < kQueryRows) {
+    const int row = static_cast<int>(threadIdx.x);
+    shared.positions[row] = row < work.rows ? work.Position(row) : -1;
+  }
   __syncthreads();
   const uint32_t q = SharedAddress(shared_bytes) + sizeof(Shared);
   constexpr uint32_t kToLow = kQueryBytes<kHeadDim>;
   // The ring follows as many parts as the launch has made room for.
   const int room_parts = kTakesSplit<kHeadDim> && args.query_split != nullptr ? 2 : 1;
-  Pipeline<kHeadDim> pipeline(shared.source, q + room_parts * kQueryBytes<kHeadDim>, stages);
+  Pipeline<kHeadDim> pipeline(shared.source, q + room_parts * kQueryBytes<kHeadDim>, stages,
+                              /*lags=*/warp >= kWarps / 2);
 
   WaitForDependency();
   const auto row_index = [&](int row) {
@@ -148,19 +156,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const float scale = ScoreScale<kHeadDim, false>(args.rule);
   const uint32_t queries = QueryAddress<kHeadDim>(q + warp * (kWarpRows * kHeadDim * 2));
-  // Positions of the lane's rows, and the keys that any row of the warp sees.
-  const int positions[2] = {work.Position(warp * kWarpRows + lane / 4),
-                            work.Position(warp * kWarpRows + lane / 4 + 8)};
-  const int warp_end = min((warp + 1) * kWarpRows, work.rows);
-  const int last_key = warp_end <= warp * kWarpRows ? -1 : work.Position(warp_end - 1);
-  const int first_key = FirstSeen(args.rule, work.Position(warp * kWarpRows));
-
   float total[kHeadDim / kCore][4] = {};
   RowState total_state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+  pipeline.SkipFirst();
 #pragma unroll 1
   for (int tile = begin; InWarp(tile < shared.source.end_tile); ++tile) {
     const int tile_key = tile * kKeyTile;
-    const bool sees = InWarp(tile_key <= last_key && first_key < tile_key + kKeyTile);
+    // Read for every tile, since registers are few. The warp's first row sees the first keys.
+    const int* const warp_positions = shared.positions + warp * kWarpRows;
+    const int positions[2] = {warp_positions[lane / 4], warp_positions[lane / 4 + 8]};
+    const int last_key = __reduce_max_sync(~0u, max(positions[0], positions[1]));
+    const bool sees = InWarp(tile_key <= last_key &&
+                             FirstSeen(args.rule, warp_positions[0]) < tile_key + kKeyTile);
     ChunkScores s[kKeyChunks];
     ScoreTile(pipeline, queries, hi_lo, kToLow, sees, s);
     uint32_t weights[kKeyChunks][4];
@@ -196,6 +203,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
+
+  pipeline.SkipLast();
 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
