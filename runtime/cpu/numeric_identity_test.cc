@@ -22,7 +22,7 @@ std::vector<float> SomeValues(int64_t count, uint64_t seed) {
 
 // The results of a set of kernels for some values.
 struct Computed {
-  std::vector<float> products, gates, attended;
+  std::vector<float> products, gates, attended, convolved, state;
   bool operator==(const Computed&) const = default;
 };
 
@@ -42,12 +42,39 @@ Computed ComputeWith(const KernelTable& kernels) {
                     .y = computed.products.data(),
                     .y_stride = kRows,
                     .accumulate = false});
-  for (const auto gate :
-       {kernels.silu_multiply, kernels.gelu_multiply, kernels.clamped_swiglu_multiply}) {
+  for (const auto gate : {kernels.silu_multiply, kernels.gelu_multiply,
+                          kernels.clamped_swiglu_multiply, kernels.sigmoid_multiply}) {
     std::vector<float> gates = SomeValues(kCols, 3);
     gate(x.data(), kCols, gates.data());
     computed.gates.insert(computed.gates.end(), gates.begin(), gates.end());
   }
+  constexpr int kTaps = 4;
+  std::vector<const float*> inputs;
+  for (int tap = 0; tap < kTaps; ++tap) inputs.push_back(weights.data() + tap * kCols);
+  computed.convolved.resize(kCols);
+  kernels.convolve({.weights = weights.data(),
+                    .inputs = inputs.data(),
+                    .taps = kTaps,
+                    .channels = kCols,
+                    .out = computed.convolved.data()});
+  // Two vectors of columns at a time, and one.
+  constexpr int kStateDim = 48;
+  const std::vector<float> decay = {0.5F, 0.9F, 0.99F};
+  computed.state = SomeValues(kStateDim * kStateDim, 7);
+  std::vector<float> out(kTokens * kStateDim);
+  kernels.advance_delta_state({.state = computed.state.data(),
+                               .head_dim = kStateDim,
+                               .tokens = kTokens,
+                               .q = x.data(),
+                               .k = x.data() + kStateDim,
+                               .v = x.data() + 2 * kStateDim,
+                               .stride = kCols,
+                               .decay = decay.data(),
+                               .beta = decay.data(),
+                               .factor_stride = 1,
+                               .out = out.data(),
+                               .out_stride = kStateDim});
+  computed.state.insert(computed.state.end(), out.begin(), out.end());
   constexpr int kHeads = 3, kHeadDim = 64;
   const std::vector<float> q = SomeValues(kHeads * kHeadDim, 4);
   const std::vector<float> keys = SomeValues(2 * kHeadDim * kKvGroup, 5);
