@@ -106,7 +106,7 @@ class TilePipeline {
 
   // Returns when the thread's own copies of the next stage have arrived.
   __device__ __forceinline__ void Await() const {
-    // Of the Ahead() latest groups, the oldest is the next stage.
+    // The next stage is the oldest of the Ahead() latest groups.
     if (stages_ == kFewStages) {
       AwaitCopies<kFewStages - 2>();
     } else {
