@@ -575,8 +575,8 @@ std::vector<Fault> FaultsOfExperts() {
 
       // One token's experts are not gathered, and `down` adds them up.
       {"one_tokens_down_before_gate_and_up", kQ4, kOne,
-       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); },
-       "a product of experts has the wrong launch before it", "qwen3moe"},
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); }, "bytes of the experts' rows",
+       "qwen3moe"},
       {"one_tokens_experts_before_their_choice", kQ4, kOne,
        [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); },
        "a product of experts has the wrong launch before it", "qwen3moe"},
