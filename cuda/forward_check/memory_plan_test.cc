@@ -211,7 +211,7 @@ TEST(MemoryPlanTest, NamesWhatWouldFit) {
   };
   EXPECT_EQ(refusal(TensorType::kF16, 70 * kGiB), "");
   EXPECT_THAT(refusal(TensorType::kF16, 50 * kGiB), HasSubstr("; with weights of Q8_0 it would"));
-  EXPECT_THAT(refusal(TensorType::kF16, 20 * kGiB), HasSubstr("; with weights of Q4_K it would"));
+  EXPECT_THAT(refusal(TensorType::kF16, 18 * kGiB), HasSubstr("; with weights of Q4_K it would"));
   EXPECT_THAT(refusal(TensorType::kQ4_K, 15 * kGiB), Not(HasSubstr("would fit")));
 }
 

@@ -183,7 +183,8 @@ TEST(HumanTest, StatusOfAGpuSaysWhichKernelsItHasAndItsErrors) {
             "GPU         GPU-1 · compute capability 8.9 · driver 580.1 (CUDA 13.1; needs 580 or "
             "CUDA 13.0) · 24.0 GiB\n"
             "GPU errors  ECC 0 uncorrected, 7 corrected · rows to replace at the next reset · 1 "
-            "Xid, last 31\n");
+            "Xid, last 31\n"
+            "worker       · instance  · version \n");
 }
 
 TEST(HumanTest, StatusSaysOnlyWhatIsThere) {
