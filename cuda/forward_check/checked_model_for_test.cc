@@ -154,8 +154,8 @@ struct Expected {
 
 class Definition {
  public:
-  Definition(SymbolicGpu& gpu, const ModelSpec& spec, const DeviceWeights& weights)
-      : gpu_(gpu), spec_(spec), weights_(weights) {}
+  Definition(SymbolicGpu& gpu, const ModelSpec& spec, const DeviceWeights& weights, bool fuses)
+      : gpu_(gpu), spec_(spec), weights_(weights), fuses_(fuses) {}
 
   Expected Of(const StepShape& step) {
     Expected expected;
@@ -188,7 +188,7 @@ class Definition {
     // The output norm gathers the rows that the tables name. With one token that products
     // normalise there is none to choose.
     const DeviceLayer& last = weights_.layers().back();
-    const bool in_product = step.tokens == 1 && last.down_bias == nullptr &&
+    const bool in_product = fuses_ && step.tokens == 1 && last.down_bias == nullptr &&
                             last.ffn_post_norm == nullptr && spec_.norm == NormKind::kRms &&
                             spec_.hidden % kActivationCols == 0;
     if (step.logit_rows == step.tokens && !in_product) residual_ = gpu_.Rows(residual_);
@@ -253,6 +253,7 @@ class Definition {
   SymbolicGpu& gpu_;
   const ModelSpec& spec_;
   const DeviceWeights& weights_;
+  const bool fuses_;
   Symbol residual_ = -1;
 };
 
@@ -522,7 +523,7 @@ std::string CheckedModel::Check(const StepShape& step,
   }
   if (fault) fault({gpu_.recorded(), buffers_, weights_, tables_of(1 - which)});
   gpu_.Run();
-  const Expected expected = Definition(gpu_, spec_, weights_).Of(step);
+  const Expected expected = Definition(gpu_, spec_, weights_, kernels_.fuses).Of(step);
   for (int layer = 0; layer < spec_.num_layers() && gpu_.problem().empty(); ++layer) {
     const Symbol found = gpu_.keys_and_values(layer);
     if (found == expected.keys_and_values[layer]) continue;
