@@ -49,7 +49,7 @@ struct Options {
   std::string model;
   RandomModelOptions random;
   std::string backend = "cpu";
-  // Of the backend cuda.
+  // A kernel set of the backend cuda.
   std::string kernels = "auto";
   // Each is PARALLEL:PROMPT:NEW.
   std::vector<std::string> cases = {"1:16:128"};

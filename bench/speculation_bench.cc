@@ -64,7 +64,7 @@ struct Options {
   std::string draft = "ngram";
   std::vector<std::string> texts = {"rewrite"};
   std::string backend = "cpu";
-  // Of the backend cuda.
+  // A kernel set of the backend cuda.
   std::string kernels = "auto";
   int tokens = 512;
   std::vector<int> streams = {1};
