@@ -34,7 +34,11 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
   // In every third layer gate and up have one type; those of experts always have.
   if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
   if (role == MatrixRole::kExpertUp) role = MatrixRole::kExpertGate;
-  const int which = layer + static_cast<int>(role);
+  // Roles of delta nets, which these models have not, leave no gap.
+  int which = layer + static_cast<int>(role);
+  if (role > MatrixRole::kDelta) {
+    which -= static_cast<int>(MatrixRole::kDelta) - static_cast<int>(MatrixRole::kAttnOutput);
+  }
   return cols % 256 == 0 ? kWhole[which % std::size(kWhole)] : kAny[which % std::size(kAny)];
 }
 
