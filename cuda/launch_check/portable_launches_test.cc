@@ -195,7 +195,7 @@ struct MatrixShape {
   int rows;
   int cols;
 };
-// Of small and large models; the last is the output matrix of a large vocabulary.
+// Matrices of small and large models; the last is the output matrix of a large vocabulary.
 constexpr MatrixShape kMatrices[] = {{16, 256},     {896, 4864},    {3584, 3584},
                                      {37888, 3584}, {3584, 18944},  {8192, 28672},
                                      {57344, 8192}, {16384, 53248}, {262144, 5376}};
