@@ -75,7 +75,7 @@ cudaError_t SetLimit(const void* kernel, cudaFuncAttribute attribute, int value)
 
 // The linker gives all calls these in place of the functions themselves.
 extern "C" {
-// NOLINTBEGIN(bugprone-reserved-identifier)
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                        void** /*args*/) {
   orcd::cuda::Look(*config, kernel);
@@ -87,7 +87,7 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute at
 }
 // orcd::cuda::LaunchesOverlap.
 bool __wrap__ZN4orcd4cuda15LaunchesOverlapEv() { return orcd::cuda::gpu->overlaps; }
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
 namespace orcd::cuda {
