@@ -12,9 +12,7 @@ constexpr double kSequenceFades = 1.0 / 16;
 constexpr double kAllFades = 1.0 / 64;
 // A sequence's expectation begins with that of all sequences, which weighs as much as this many of
 // its own guesses.
-constexpr double kPriorGuesses = 6;
-// Fewer guesses of all sequences are little to know.
-constexpr double kFewGuesses = 16;
+constexpr double kPriorGuesses = 2;
 // The gain that is expected of drafts must exceed the measurements' error.
 constexpr double kMargin = 1.02;
 // A step of more drafts is not considered.
@@ -27,7 +25,7 @@ constexpr int kStepsBetweenTries = 8;
 // with the most that they hold: gains of long ago do not pay for losses now. Debts beyond
 // kMostDebt, as after a pause of the machine, are forgotten.
 constexpr double kShare = 0.005;
-constexpr double kMostTries = 0.5;
+constexpr double kMostTries = 1;
 constexpr double kMostTrust = 16;
 constexpr double kMostDebt = 64;
 // Most steps' worth of trust that a step may cost by what it takes longer: it is no guess that
@@ -49,7 +47,6 @@ constexpr double kReadingFades = 1.0 / 2048;
 // A sequence whose guesses take longer to be checked than this many plain steps gets none.
 constexpr double kMostChecking = 0.5;
 constexpr double kCheckingWeight = 1.0 / 8;
-constexpr double kWaitingWeight = 1.0 / 16;
 
 }  // namespace
 
@@ -67,8 +64,8 @@ void DraftCounts::Add(int drafts, int right, double fades) {
 }
 
 DraftLengths::Gain DraftLengths::GainOf(const DraftRecord& record) const {
-  // Before any guess, one of three is expected to be right, and one of two behind a right one.
-  const double all_first = (all_.first_right + 1) / (all_.first + 3);
+  // Before any guess, one of two is expected to be right.
+  const double all_first = (all_.first_right + 1) / (all_.first + 2);
   const double all_next = (all_.next_right + 1) / (all_.next + 2);
   const DraftCounts& own = record.counts;
   return {.first = (own.first_right + kPriorGuesses * all_first) / (own.first + kPriorGuesses),
@@ -76,8 +73,7 @@ DraftLengths::Gain DraftLengths::GainOf(const DraftRecord& record) const {
 }
 
 double DraftLengths::Seconds(int drawing, int drafts) const {
-  return *costs_.Seconds(drawing + drafts) + drafting_.Seconds(drafts).value_or(0) +
-         waiting_seconds_;
+  return *costs_.Seconds(drawing + drafts) + drafting_.Seconds(drafts).value_or(0);
 }
 
 bool DraftLengths::IsWorthReading(const Candidate& candidate, double plain_seconds) const {
@@ -94,17 +90,13 @@ void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates
     candidate.record->try_cost = 0;
   }
   const std::optional<double> plain = costs_.Seconds(drawing);
-  // Without such a step everything that takes less than the least measured one seems to be free.
-  if (!plain || !costs_.IsMeasured(drawing)) return;
+  if (!plain) return;
   if (room <= 0) return;
   for (Candidate& candidate : candidates) {
     const bool is_checked_fast = candidate.record->checking_seconds <= kMostChecking * *plain;
     if (!is_checked_fast || !IsWorthReading(candidate, *plain)) candidate.most = 0;
   }
-  // While little is known of guesses, few are made at once, whatever is expected of them.
-  const int most_drafts =
-      all_.first < kFewGuesses ? 1 + static_cast<int>(2 * all_.first) : kMostDraftsAStep;
-  const int limit = std::min(room, most_drafts);
+  const int limit = std::min(room, kMostDraftsAStep);
   const int drafts = trust_ < 0 ? 0 : ChooseFastest(drawing, limit, *plain, candidates);
   if (drafts < room) ChooseTry(drawing, drafts, *plain, candidates);
 }
@@ -116,7 +108,7 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].most == 0) continue;
     const double gain = GainOf(*candidates[i].record).first;
-    heap_.push_back({.gain = gain, .left = candidates[i].left, .candidate = i});
+    heap_.push_back({.gain = gain, .candidate = i});
     most_gain = std::max(most_gain, gain);
   }
   // In a large batch no draft pays for itself most of the time; to see that takes few lookups.
@@ -137,6 +129,8 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
     const Next next = heap_.back();
     heap_.pop_back();
     Candidate& candidate = candidates[next.candidate];
+    // The others go on meanwhile.
+    if (pipelined_ && drawing > 1 && candidate.length == 0) tokens -= 1;
     tokens += next.gain;
     order_.push_back(next.candidate);
     ++candidate.length;
@@ -146,15 +140,13 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
       chosen = order_.size();
     }
     if (candidate.length < std::min(candidate.most, candidate.record->most)) {
-      heap_.push_back({.gain = next.gain * GainOf(*candidate.record).next,
-                       .left = candidate.left,
-                       .candidate = next.candidate});
+      heap_.push_back(
+          {.gain = next.gain * GainOf(*candidate.record).next, .candidate = next.candidate});
       std::push_heap(heap_.begin(), heap_.end());
     }
-    // None of the others gives more than the next level.
+    // None that is left gives more than the next one.
     if (heap_.empty()) break;
-    const double most = (heap_.front().Level() + 1) / 8.0;
-    if (tokens + most * (limit - drafts) <= fastest * seconds) break;
+    if (tokens + heap_.front().gain * (limit - drafts) <= fastest * seconds) break;
   }
   for (size_t i = chosen; i < order_.size(); ++i) --candidates[order_[i]].length;
   return static_cast<int>(chosen);
@@ -164,6 +156,7 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
                              std::span<Candidate> candidates) {
   const double before = drafts > 0 ? Seconds(drawing, drafts) : plain_seconds;
   double extra = (Seconds(drawing, drafts + 1) - before) / plain_seconds;
+  if (pipelined_ && drawing > 1) extra += 1.0 / drawing;
   // Also what seems to cost more than there ever is, since that is known by trying alone.
   if (tries_ < std::min(extra, kMostTries)) return;
   Candidate* longest_ago = nullptr;
@@ -183,7 +176,6 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
   if (longest_ago == nullptr) return;
   ++longest_ago->length;
   longest_ago->record->try_cost = extra;
-  longest_ago->record->try_gain = 1.0 / drawing;
 }
 
 int DraftLengths::MostRead() const {
@@ -204,14 +196,14 @@ void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
   if (record.try_cost > kMostTries) {
     // It was to tell whether it costs so much.
     tries_ -= std::clamp(last_extra_, 0.0, record.try_cost);
-  } else {
-    tries_ -= right < drafts ? record.try_cost : std::max(record.try_cost - record.try_gain, 0.0);
+  } else if (right < drafts) {
+    tries_ -= record.try_cost;
   }
   record.try_cost = 0;
   record.counts.Add(drafts, right, kSequenceFades);
   all_.Add(drafts, right, kAllFades);
   record.next_try = steps_ + kStepsBetweenTries;
-  record.most = std::max(2 * right, right == drafts ? record.most : record.most * 2 / 3);
+  record.most = std::max(2 * right, right == drafts ? record.most : record.most / 2);
   record.most = std::clamp(record.most, kFewDrafts, kMostDrafts);
 }
 
@@ -247,13 +239,8 @@ void DraftLengths::OnStep(const Step& step) {
   if (!plain) return;
   plain_seconds_ = *plain;
   // Plain steps differ from their mean by chance alone.
-  double extra = step.drafts > 0 ? step.seconds - *plain : 0;
-  if (pipelined_ && step.waiting_seconds > 0) {
-    const double sample = std::min(step.waiting_seconds, *plain);
-    waiting_seconds_ += kWaitingWeight * (sample - waiting_seconds_);
-    extra += sample;
-  }
-  const double brought = static_cast<double>(step.right) / step.drawing;
+  const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
+  const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
   const double drafting = step.drafting_seconds / *plain;
   last_extra_ = extra / *plain + drafting;
   trust_ += kShare + brought - std::min(extra / *plain, kMostLoss) - drafting;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/step_costs.h"
@@ -29,26 +29,22 @@ struct DraftCounts {
 // One sequence's past, kept by its owner.
 struct DraftRecord {
   DraftCounts counts;
-  // Most drafts of the next guess: few at first, doubled when a whole guess was right, and a third
-  // fewer otherwise, but twice as many as were right.
+  // Most drafts of the next guess: few at first, doubled when a whole guess was right, and halved
+  // otherwise, but twice as many as were right.
   int most = 2;
   // The decode step from which on a guess that is not expected to pay may be tried.
   int64_t next_try = 0;
   // Steps that the guess is expected to cost if it is wrong and was made as a try; else 0.
   double try_cost = 0;
-  // Steps that it is worth if it is right.
-  double try_gain = 0;
   // Mean time in which a guess was checked against the sequence's rule.
   double checking_seconds = 0;
 };
 
 // Compares what drafts are expected to give with what they cost, by the measured durations of
 // steps. `drawing` sequences that draw a token each take c(drawing) seconds. With D drafts, which
-// give G tokens more on average, they take c(drawing + D), guessing itself d(D), and the backend
-// waits w for the draws before, which it does not for plain steps if they are pipelined. The
-// lengths are those for which (drawing + G) / (c(drawing + D) + d(D) + w) is greatest, if that
-// exceeds drawing / c(drawing) by a margin; else no tokens are guessed. What is expected of a
-// sequence's guesses begins with what all sequences' lately gave.
+// give G tokens more on average, they take c(drawing + D), and guessing itself d(D). The lengths
+// are those for which (drawing + G) / (c(drawing + D) + d(D)) is greatest, if that exceeds drawing
+// / c(drawing) by a margin; else no tokens are guessed.
 //
 // A sequence whose guesses are not expected to pay gets one of a single draft now and then, and one
 // whose guesses pay a draft more; such tries may cost half a percent of the time of all steps. All
@@ -77,15 +73,15 @@ class DraftLengths {
     int drafts = 0;
     // Drafts that were right.
     int right = 0;
+    // Sequences that were left out of the step so that tokens could be guessed for them later.
+    int held_back = 0;
     // Duration of the step, and before it of guessing.
     double seconds = 0;
     double drafting_seconds = 0;
-    // Of a step for which tokens were to be guessed: the time from the step before until then.
-    double waiting_seconds = 0;
   };
 
-  // `pipelined` is true if a step may be planned while another is in flight: then one with drafts
-  // makes the backend wait, as its draws, and those before it, must be known to plan what follows.
+  // `pipelined` is true if a step may be planned while another is in flight: then a sequence for
+  // which tokens are guessed misses a step.
   explicit DraftLengths(bool pipelined);
 
   // Sets the lengths for a step in which `drawing` sequences draw, the candidates included, and
@@ -114,24 +110,19 @@ class DraftLengths {
     double first;
     double next;
   };
-  // A draft that may be added, by what it is expected to give. Where that is about the same, the
-  // sequence with the most left comes first, so that requests of the same length end together.
+  // A draft that may be added, by what it is expected to give.
   struct Next {
     double gain;
-    int left;
     size_t candidate;
-
-    int Level() const { return static_cast<int>(gain * 8); }
     bool operator<(const Next& other) const {
-      return std::tuple(Level(), left, other.candidate) <
-             std::tuple(other.Level(), other.left, candidate);
+      return std::pair(gain, other.candidate) < std::pair(other.gain, candidate);
     }
   };
 
   Gain GainOf(const DraftRecord& record) const;
   // True if the sequence is worth what it takes until the drafter has read it.
   bool IsWorthReading(const Candidate& candidate, double plain_seconds) const;
-  // Seconds of a step with drafts, of guessing them, and for which the backend waits before.
+  // Seconds of a step with drafts, and of guessing them.
   double Seconds(int drawing, int drafts) const;
   // Sets the lengths for which tokens come fastest; returns the sum of them.
   int ChooseFastest(int drawing, int limit, double plain_seconds, std::span<Candidate> candidates);
@@ -143,8 +134,6 @@ class DraftLengths {
   StepCosts drafting_;
   // Counts of all sequences, so that a new one begins with an expectation.
   DraftCounts all_;
-  // Mean of Step::waiting_seconds, of pipelined steps.
-  double waiting_seconds_ = 0;
   // Seconds that the drafter takes to read a token; 0: not measured yet.
   double reading_seconds_ = 0;
   // Duration of a plain step with as many sequences as the last one has.

@@ -223,9 +223,6 @@ int Scheduler::FirstInWindow(int position) const {
 bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
   now_ = now;
   ExpireDeadlines(now);
-  // The draws of guesses decide where their sequences go on, and the others' next step would be run
-  // for them alone.
-  if (!in_flight_.empty() && in_flight_.back().drafts > 0) return false;
   // A sequence may end here, without a step: all that it may give is forced, or its constraint
   // fails. Then the next one has its place.
   do {
@@ -236,7 +233,7 @@ bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
     InFlight step;
     step.planned = now;
     SelectRunning();
-    if (!PlanGuesses(step)) return false;
+    PlanGuesses(step);
     PlanDecodes(batch, step);
     PlanPrompts(batch, step);
     if (!batch.seqs.empty()) {
@@ -475,7 +472,7 @@ void Scheduler::SelectRunning() {
 void Scheduler::PlanDecodes(StepBatch& batch, InFlight& step) {
   for (Sequence* sequence : selected_) {
     if (step.tokens == backend_.max_step_tokens) return;
-    if (Decodes(*sequence)) AddPart(*sequence, 1, batch, step);
+    if (Decodes(*sequence) && !sequence->held_back) AddPart(*sequence, 1, batch, step);
   }
 }
 
@@ -643,9 +640,9 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
   draft_lengths_.OnStep({.drawing = step.drawing,
                          .drafts = step.drafts,
                          .right = right,
+                         .held_back = step.held_back,
                          .seconds = absl::ToDoubleSeconds(duration),
-                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting),
-                         .waiting_seconds = absl::ToDoubleSeconds(step.waiting)});
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting)});
 }
 
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {

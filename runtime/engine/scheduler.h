@@ -208,9 +208,10 @@ class Scheduler {
     int tokens = 0;
     int drafts = 0;
     int drawing = 0;
-    // Time of guessing, and time from the end of the step before until then.
+    // Sequences that are left out since they wait for their draws (Sequence::held_back).
+    int held_back = 0;
+    // Time of guessing.
     absl::Duration drafting;
-    absl::Duration waiting;
     // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };
@@ -278,8 +279,7 @@ class Scheduler {
   // are blocks of both kinds; returns that number.
   int TakeStepBlocks(Sequence& sequence, int count);
   // Guesses tokens for the sequences that the next step advances by one token, where that pays.
-  // False: draws in flight must be known first, and no step is planned until then.
-  bool PlanGuesses(InFlight& step);
+  void PlanGuesses(InFlight& step);
   // Most tokens that may be guessed for the sequence.
   int MostDrafts(const Sequence& sequence) const;
   // Asks the drafter for the guesses that candidates_ say.

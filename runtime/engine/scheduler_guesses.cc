@@ -26,13 +26,14 @@ int Scheduler::MostDrafts(const Sequence& sequence) const {
   return std::clamp(left - 1, 0, backend_.max_drafts);
 }
 
-bool Scheduler::PlanGuesses(InFlight& step) {
+void Scheduler::PlanGuesses(InFlight& step) {
   candidates_.clear();
   guessing_.clear();
   int drawing = 0;
   bool has_prompts = false;
   for (Sequence* sequence : selected_) {
     sequence->guess.tokens.clear();
+    sequence->held_back = false;
     has_prompts = has_prompts || sequence->unscheduled() > 1;
     if (drafter_ == nullptr || !Decodes(*sequence)) continue;
     ++drawing;
@@ -48,7 +49,7 @@ bool Scheduler::PlanGuesses(InFlight& step) {
   int room = backend_.max_step_tokens - drawing;
   if (backend_.max_step_drafts > 0) room = std::min(room, backend_.max_step_drafts);
   // Each draft would take the place of a prompt's token, which is certain to be of use.
-  if (candidates_.empty() || has_prompts || room <= 0) return true;
+  if (candidates_.empty() || has_prompts || room <= 0) return;
   if (options_.fixed_drafts == 0) {
     draft_lengths_.Choose(drawing, room, candidates_);
   } else {
@@ -57,13 +58,7 @@ bool Scheduler::PlanGuesses(InFlight& step) {
       room -= candidate.length;
     }
   }
-  // All wait for the draws that are to be known: a step of the others would take about as long as
-  // one of all.
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].length > 0 && guessing_[i]->samples_in_flight > 0) return false;
-  }
   AskDrafter(step);
-  return true;
 }
 
 void Scheduler::AskDrafter(InFlight& step) {
@@ -76,6 +71,11 @@ void Scheduler::AskDrafter(InFlight& step) {
     const DraftLengths::Candidate& candidate = candidates_[i];
     Sequence& sequence = *guessing_[i];
     if (candidate.length == 0) continue;
+    if (sequence.samples_in_flight > 0) {
+      sequence.held_back = true;
+      ++step.held_back;
+      continue;
+    }
     // A long text is read in several steps, so that it does not hold the others up.
     int reads = candidate.unread;
     if (reads > kAlwaysRead) {
@@ -95,7 +95,6 @@ void Scheduler::AskDrafter(InFlight& step) {
   if (draft_requests_.empty()) return;
 
   const absl::Time begin = Clock();
-  step.waiting = begin - last_commit_;
   absl::StatusOr<std::vector<std::vector<int32_t>>> guesses = drafter_->Draft(draft_requests_);
   if (guesses.ok() && guesses->size() != draft_requests_.size()) {
     guesses = absl::InternalError(absl::StrCat("the drafter was asked for ", draft_requests_.size(),
@@ -217,6 +216,7 @@ void Scheduler::TakeVerified(const InFlight::Part& part, int right) {
 
 void Scheduler::EndGuesses(const absl::Status& status) {
   drafter_ = nullptr;
+  for (Sequence* sequence : selected_) sequence->held_back = false;
   if (hooks_.on_drafter_failed) hooks_.on_drafter_failed(status);
 }
 

@@ -194,6 +194,9 @@ struct Sequence {
   DraftRecord draft_record;
   // Tokens that the drafter has read since the sequence got its slot.
   int read_by_drafter = 0;
+  // True if the step that is being planned leaves the sequence out, since its draw in flight must
+  // be known before tokens are guessed.
+  bool held_back = false;
   // True if guesses were masked since the constraint was made, which may have changed when it
   // fails.
   bool constraint_has_guessed = false;

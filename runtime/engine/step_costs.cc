@@ -62,10 +62,4 @@ std::optional<double> StepCosts::Seconds(int tokens) const {
   return below.seconds + slope * (tokens - below.tokens);
 }
 
-bool StepCosts::IsMeasured(int tokens) const {
-  return std::ranges::any_of(points_, [tokens](const Point& point) {
-    return 2 * point.tokens >= tokens && 3 * point.tokens <= 4 * tokens;
-  });
-}
-
 }  // namespace orcd

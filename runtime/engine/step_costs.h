@@ -19,8 +19,6 @@ class StepCosts {
   // half of a token's share of it for each more. Never less than for fewer tokens. Unknown before
   // the first measurement.
   std::optional<double> Seconds(int tokens) const;
-  // True if a step was measured of half as many tokens to a third more.
-  bool IsMeasured(int tokens) const;
 
  private:
   struct Point {

@@ -67,18 +67,5 @@ TEST(StepCostsTest, LargeStepsAreKeptByTheirLeadingBits) {
   EXPECT_DOUBLE_EQ(*costs.Seconds(257) - *costs.Seconds(256), 0.001);
 }
 
-TEST(StepCostsTest, KnowsOfStepsOfAboutTheSize) {
-  StepCosts costs;
-  EXPECT_FALSE(costs.IsMeasured(1));
-  costs.Add(512, 0.01);
-  EXPECT_FALSE(costs.IsMeasured(64));
-  EXPECT_TRUE(costs.IsMeasured(400));
-  costs.Add(8, 0.002);
-  EXPECT_TRUE(costs.IsMeasured(6));
-  EXPECT_TRUE(costs.IsMeasured(16));
-  EXPECT_FALSE(costs.IsMeasured(5));
-  EXPECT_FALSE(costs.IsMeasured(17));
-}
-
 }  // namespace
 }  // namespace orcd
