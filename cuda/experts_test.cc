@@ -165,7 +165,7 @@ TEST_P(GpuExpertsTest, AStepTellsOfTheLoadOfItsExperts) {
   EXPECT_EQ(RunStep(*backend, three).expert_load.tokens, 3 * choices);
 }
 
-// Of one token alone no rows are gathered.
+// No rows are gathered of one token alone.
 TEST_P(GpuExpertsTest, ATokenDrawsTheSameAmongUpToEightOthers) {
   const auto model = cpu::NanoModel("Q8_0", GetParam());
   ASSERT_NE(model, nullptr);

@@ -29,6 +29,8 @@ extern "C" {
 
 orcd::cuda::FakeNvml* FakeNvmlOf() { return &fake; }
 
+// NVML names them.
+// NOLINTBEGIN(readability-identifier-naming)
 int nvmlInit_v2() {
   if (fake.init_error != 0) return fake.init_error;
   ++fake.users;
@@ -74,5 +76,6 @@ int nvmlEventSetWait_v2(void* set, EventData* data, unsigned milliseconds) {
   *data = {&gpu, 8, fake.xid, 0, 0};
   return 0;
 }
+// NOLINTEND(readability-identifier-naming)
 
 }  // extern "C"

@@ -53,10 +53,10 @@ struct ExpertWeights {
 // either qkv and gate or both as qkv_gate; and either beta and alpha or both as beta_alpha, which
 // only nets of HeadPairing::kDivision have.
 struct DeltaNetWeights {
-  Matrix qkv;       // [channels, hidden]
-  Matrix gate;      // [value_heads * head_dim, hidden]
-  Matrix qkv_gate;  // [channels + value_heads * head_dim, hidden]: for each key head the rows of
-                    // its query, of its key, of its values and of their gates
+  Matrix qkv;         // [channels, hidden]
+  Matrix gate;        // [value_heads * head_dim, hidden]
+  Matrix qkv_gate;    // [channels + value_heads * head_dim, hidden]: for each key head the rows of
+                      // its query, of its key, of its values and of their gates
   Matrix beta;        // [value_heads, hidden]
   Matrix alpha;       // [value_heads, hidden]
   Matrix beta_alpha;  // [2 * value_heads, hidden]: for each key head beta of its value heads, then

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
                        const __grid_constant__ LaunchShape shape) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ __align__(8) RingBarriers barriers;
-  // Of the last round and the one before.
+  // From the last round and the one before.
   __shared__ float outputs[2][kMaxWarps][kTileRows];
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
