@@ -15,9 +15,9 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-// Where the program fits and its libraries do not, the dynamic loader ends it; then threads do not
-// fit; with a little more memory, gRPC's allocations fail instead. No limit that lets the system
-// map the program ends it by a signal.
+// If the libraries do not fit beside the program, the dynamic loader ends it; then threads do not
+// fit; with a little more memory, gRPC's allocations fail instead. No limit that lets the system map
+// the program ends it by a signal.
 TEST(ExhaustionTest, AnAddressSpaceThatIsTooSmallIsSaidSo) {
   const uint64_t program = std::filesystem::file_size(
       std::filesystem::read_symlink("/proc/self/exe").replace_filename("worker-orcd"));
