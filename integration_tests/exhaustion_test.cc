@@ -16,8 +16,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 // If the libraries do not fit beside the program, the dynamic loader ends it; then threads do not
-// fit; with a little more memory, gRPC's allocations fail instead. No limit that lets the system map
-// the program ends it by a signal.
+// fit; with a little more memory, gRPC's allocations fail instead. No limit that lets the system
+// map the program ends it by a signal.
 TEST(ExhaustionTest, AnAddressSpaceThatIsTooSmallIsSaidSo) {
   const uint64_t program = std::filesystem::file_size(
       std::filesystem::read_symlink("/proc/self/exe").replace_filename("worker-orcd"));
