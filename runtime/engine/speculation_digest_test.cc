@@ -19,13 +19,13 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputs) {
 }
 
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfARecurrentModel) {
-  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 20 : 60, 5, NanoHybrid()).Check();
+  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 15 : 24, 5, NanoHybrid()).Check();
 }
 
 TEST(SpeculationDigestTest, CheckpointsGiveTheSameOutputs) {
-  SpeculationDigest(NullBackendFactory(), testing::kSanitized ? 100 : 400, 8, NanoHybrid())
+  SpeculationDigest(NullBackendFactory(), testing::kSanitized ? 100 : 200, 8, NanoHybrid())
       .CheckCheckpoints();
-  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 10 : 30, 5, NanoHybrid())
+  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 10 : 20, 5, NanoHybrid())
       .CheckCheckpoints();
 }
 
