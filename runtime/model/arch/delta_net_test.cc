@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/model/arch/open_model_for_test.h"
 #include "runtime/model/architectures.h"
 #include "testing/architecture_models.h"
 
@@ -17,31 +18,14 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A model's file, open, with its spec and weights.
-struct HybridModel {
-  explicit HybridModel(const TestModel& model) : gguf(model.WriteAndOpen(dir.File("model.gguf"))) {
-    auto read = ReadModelSpec(*gguf);
-    EXPECT_TRUE(read.ok()) << read.status();
-    if (!read.ok()) return;
-    spec = *std::move(read);
-    auto found = ModelWeights::FromGguf(*gguf, spec);
-    EXPECT_TRUE(found.ok()) << found.status();
-    if (found.ok()) weights = *std::move(found);
-    weights.layers.resize(spec.layers.size());
-  }
-  const std::byte* data(const std::string& tensor) const {
-    return gguf->FindTensor(tensor)->data.data();
-  }
+struct HybridModel : OpenModel {
+  using OpenModel::OpenModel;
+
   std::vector<bool> recurrent() const {
     std::vector<bool> layers;
     for (const LayerSpec& layer : spec.layers) layers.push_back(layer.recurrent());
     return layers;
   }
-
-  TempDir dir;
-  std::unique_ptr<GgufReader> gguf;
-  ModelSpec spec;
-  ModelWeights weights;
 };
 
 GgufEntry RecurrentLayers(const std::vector<uint64_t>& layers) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/model/arch/open_model_for_test.h"
 #include "runtime/model/architectures.h"
 #include "testing/architecture_models.h"
 
@@ -19,28 +20,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// A model's file, open, with its spec and weights.
-struct OpenModel {
-  explicit OpenModel(const TestModel& model) : gguf(model.WriteAndOpen(dir.File("model.gguf"))) {
-    auto read = ReadModelSpec(*gguf);
-    EXPECT_TRUE(read.ok()) << read.status();
-    if (!read.ok()) return;
-    spec = *std::move(read);
-    auto found = ModelWeights::FromGguf(*gguf, spec);
-    EXPECT_TRUE(found.ok()) << found.status();
-    if (found.ok()) weights = *std::move(found);
-    weights.layers.resize(spec.layers.size());
-  }
-  const std::byte* data(const std::string& tensor) const {
-    return gguf->FindTensor(tensor)->data.data();
-  }
-
-  TempDir dir;
-  std::unique_ptr<GgufReader> gguf;
-  ModelSpec spec;
-  ModelWeights weights;
-};
 
 TestModel WithKeys(const std::string& architecture,
                    const std::map<std::string, TestModel::Value>& keys) {
