@@ -35,6 +35,18 @@ struct DeviceExperts {
   const float* down_bias = nullptr;  // [count, hidden]
 };
 
+// The delta net of a recurrent layer, without which its matrices have no rows.
+struct DeviceDeltaNet {
+  // qkv; gate; and beta of all value heads, then alpha of all, with zeros behind them up to whole
+  // tiles. Rows are in the order of DeltaInputs (delta_net.h), whatever the file's.
+  TiledMatrix inputs[3];
+  const float* conv = nullptr;     // [conv, channels]
+  const float* a = nullptr;        // [value_heads]
+  const float* dt_bias = nullptr;  // [value_heads]
+  const float* norm = nullptr;     // [head_dim]
+  TiledMatrix output;              // [hidden, value_size]
+};
+
 // Views into the slab. Vectors are F32, and null where the layer has none.
 struct DeviceLayer {
   const float* attn_norm = nullptr;  // [hidden]
@@ -48,6 +60,8 @@ struct DeviceLayer {
   const float* qkv_bias = nullptr;
   const float* q_norm = nullptr;  // As LayerWeights::attn_q_norm.
   const float* k_norm = nullptr;
+  // The gates' rows of attn_q, of gated attention; qkv[0] has the queries' alone.
+  TiledMatrix attn_gate;
   TiledMatrix attn_output;
   const float* attn_output_bias = nullptr;  // [hidden]
   const float* attn_post_norm = nullptr;    // [hidden]
@@ -65,6 +79,7 @@ struct DeviceLayer {
   const float* down_bias = nullptr;      // [hidden]
   const float* ffn_post_norm = nullptr;  // [hidden]
   DeviceExperts experts;
+  DeviceDeltaNet delta;
 };
 
 // Width of a DeviceLayer's FFN.
