@@ -56,6 +56,16 @@ def complaint(checker, text):
     return error and error.message
 
 
+def misjudged(cases):
+    """The documents of the corpus that the validator calls other than the corpus does."""
+    wrong = []
+    for case in cases:
+        checker = validator(case.schema)
+        wrong += [f"{case.name}: refuses {d}" for d in case.valid if not checker.is_valid(d)]
+        wrong += [f"{case.name}: accepts {d}" for d in case.invalid if checker.is_valid(d)]
+    return wrong
+
+
 @dataclasses.dataclass
 class Tally:
     """Documents by how they ended, and the invalid ones among the complete."""
