@@ -22,6 +22,18 @@ namespace orcd::cuda {
 inline constexpr int kMaxDrafts = 16;
 inline constexpr int kMaxStepDrafts = 64;
 
+// The recurrent states of a model's sequences (delta_net.h): one for each slot and, behind those,
+// one for each cell of BackendInfo::state_cells.
+struct StatePlan {
+  // 0: the model has no recurrent layers.
+  int64_t floats = 0;
+  int slots = 0;
+  int cells = 0;
+
+  int64_t bytes_each() const { return floats * static_cast<int64_t>(sizeof(float)); }
+  int64_t bytes() const { return (int64_t{slots} + cells) * bytes_each(); }
+};
+
 struct MemoryPlan {
   // The options asked for, with max_step_tokens chosen if it was 0.
   BackendOptions options;
@@ -36,11 +48,16 @@ struct MemoryPlan {
   // Buffers through which weights are uploaded, freed afterwards.
   uint64_t staging_bytes = 0;
   KvPlan kv;
+  StatePlan states;
 
   uint64_t kv_bytes() const { return static_cast<uint64_t>(kv.bytes()); }
+  uint64_t state_bytes() const { return static_cast<uint64_t>(states.bytes()); }
+  // Of all that stays once the model is loaded.
+  uint64_t bytes() const { return weights_bytes + workspace_bytes + kv_bytes() + state_bytes(); }
 };
 
 // `weights` are laid out, not uploaded.
+// The KV cache gets what weights, workspace, states and cells leave, if its size is not an option.
 // kInvalidArgument naming the option that is out of range; kUnimplemented naming the shape, the
 // number or the type of experts that the kernels do not take; kResourceExhausted with all the
 // numbers, and the type of weights that would fit, if the model does not.
