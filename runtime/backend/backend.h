@@ -88,6 +88,10 @@ struct StepSequence {
   // `draft_masks` has as many entries as `drafts`.
   std::span<const int32_t> drafts;
   std::span<const TokenMask> draft_masks;
+  // Number of tokens that the model's own block predicts after the last of the draws, each from the
+  // one before (PartResult::predictions); at most BackendInfo::max_predictions. Requires `sample`.
+  // The draws and everything else are as without predictions.
+  int predictions = 0;
   // targets[i] is the token that follows tokens[i] in the prompt, and its log-probability is asked
   // for; at most as many as `tokens`. Must be empty unless BackendInfo::prompt_logprobs.
   std::span<const int32_t> targets;
@@ -201,6 +205,9 @@ struct PartResult {
   // The drawn tokens, in order of position: if `sample` was set, one and one more for each draft
   // that was right; else none.
   std::vector<SampledToken> samples;
+  // Guesses of the tokens that follow the last of `samples`: as many as StepSequence::predictions,
+  // or fewer, as where `blocks` have no room for that sample and all of them but the last.
+  std::vector<int32_t> predictions;
   // One for each of `targets`.
   std::vector<SampledToken> target_logprobs;
 };
@@ -210,6 +217,8 @@ struct StepResult {
   std::vector<PartResult> parts;
   // The sum over all layers that have experts.
   ExpertLoad expert_load = {};
+  // The part of the step's time that predictions took.
+  double prediction_seconds = 0;
 };
 
 enum class KvType { kF16, kF32 };
@@ -245,6 +254,9 @@ struct BackendOptions {
   // Bytes of the cells that keep recurrent states for the prefix cache, for models that have such
   // states. 0: the backend chooses; below 0: no cells.
   int64_t state_cache_bytes = 0;
+  // True if the model's block that predicts tokens is loaded, where the file holds one and the
+  // backend can compute it. Each KV block then has room for the block's keys and values too.
+  bool predict = false;
   // Tokens in a KV block.
   int block_tokens = 16;
   KvType kv_type = KvType::kF16;
@@ -305,6 +317,8 @@ struct BackendInfo {
   // (0: as many as its tokens allow).
   int max_drafts = 0;
   int max_step_drafts = 0;
+  // Most tokens that the model's own block predicts for a sequence in a step; 0: none was loaded.
+  int max_predictions = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
   // The recurrent states of all slots and cells; that of one cell.

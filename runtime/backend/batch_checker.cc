@@ -126,6 +126,10 @@ absl::Status BatchChecker::CheckSequence(const StepSequence& seq) const {
     if (token < 0 || token >= vocab_) return wrong("target ", token);
   }
   ORCD_RETURN_IF_ERROR(CheckDrafts(seq));
+  if (seq.predictions < 0 || seq.predictions > info_.max_predictions) {
+    return wrong(seq.predictions, " predictions, must be at most ", info_.max_predictions);
+  }
+  if (seq.predictions > 0 && !seq.sample) return wrong("predictions and nothing is drawn");
   const int64_t end = seq.start_position + RowsOf(seq);
   if (end > static_cast<int64_t>(seq.blocks.size()) * info_.block_tokens) {
     return wrong("position ", end - 1, " is not in the ", seq.blocks.size(), " blocks given");
