@@ -48,7 +48,7 @@ struct StepRuns {
 // [conv, channels], where position p has row p % conv (so that a step of one token writes a row
 // that it does not read); then the matrices, [value_heads, head_dim of values, head_dim of keys],
 // the transposes of DeltaNetSpec's S. F32.
-constexpr int64_t DeltaStateFloats(const DeltaNetSpec& spec) {
+inline int64_t DeltaStateFloats(const DeltaNetSpec& spec) {
   return int64_t{spec.conv} * spec.channels() + spec.matrix_floats();
 }
 
@@ -63,9 +63,9 @@ struct DeltaStates {
 
 // What is kept of a step's drafts, until it is known which of them were right: for each draft and
 // then each recurrent layer its u, then its queries, keys and values as the rule takes them, then
-// its factors.
-constexpr int64_t DeltaDraftFloats(const DeltaNetSpec& spec) {
-  return 2 * int64_t{spec.channels()} + 2 * int64_t{spec.value_heads};
+// its factors, padded to a multiple of 4.
+inline int64_t DeltaDraftFloats(const DeltaNetSpec& spec) {
+  return 2 * int64_t{spec.channels()} + (2 * int64_t{spec.value_heads} + 3) / 4 * 4;
 }
 struct DeltaDrafts {
   float* data = nullptr;
@@ -82,6 +82,7 @@ struct DeltaInputs {
   const float* partials = nullptr;
   int splits = 0;
   int partials_tokens = 0;
+  // A multiple of 4, as are all sizes of states and drafts; all arrays are aligned to 16 bytes.
   int rows = 0;
   const float* conv = nullptr;     // [conv, channels]; the last row is the current token's
   const float* a = nullptr;        // [value_heads]
