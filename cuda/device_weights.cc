@@ -55,26 +55,27 @@ bool RotatesHeads(const LayerSpec& layer) {
 
 std::string TypeName(TensorType type) { return std::string(GetTensorTypeInfo(type).name); }
 
-absl::Status HasRecurrentLayers() {
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   "recurrent layers, which the GPU backend does not support; use --backend cpu",
+absl::Status UnsupportedWeights(const std::string& what) {
+  return MakeError(absl::StatusCode::kUnimplemented, absl::StrCat(what, "; use --backend cpu"),
                    {.reason = "MODEL_UNSUPPORTED"});
 }
 
 absl::Status TooLarge(const Matrix& matrix) {
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
-                                " columns has a weight beyond 65504, and the GPU backend keeps "
-                                "weights of F32 and BF16 as F16; use --backend cpu"),
-                   {.reason = "MODEL_UNSUPPORTED"});
+  return UnsupportedWeights(
+      absl::StrCat("a matrix of ", matrix.rows, " rows and ", matrix.cols,
+                   " columns has a weight beyond 65504, and the GPU backend keeps "
+                   "weights of F32 and BF16 as F16"));
 }
 
 absl::Status ExpertsDiffer(size_t layer, const Matrix& first, const Matrix& other) {
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat("layer ", layer, " has matrices of experts of ",
-                                TypeName(first.type), " and ", TypeName(other.type),
-                                " where the GPU backend needs one type; use --backend cpu"),
-                   {.reason = "MODEL_UNSUPPORTED"});
+  return UnsupportedWeights(absl::StrCat("layer ", layer, " has matrices of experts of ",
+                                         TypeName(first.type), " and ", TypeName(other.type),
+                                         " where the GPU backend needs one type"));
+}
+
+absl::Status TooManyRows(size_t layer, int64_t rows) {
+  return UnsupportedWeights(absl::StrCat("layer ", layer, " has experts of ", rows,
+                                         " rows together, which the GPU backend does not support"));
 }
 
 // The experts' matrices as one, in which they follow one another, if they do in memory.
@@ -85,14 +86,6 @@ std::optional<Matrix> AsOne(const std::vector<Matrix>& experts) {
     all.rows += experts[e].rows;
   }
   return all;
-}
-
-absl::Status TooManyRows(size_t layer, int64_t rows) {
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat("layer ", layer, " has experts of ", rows,
-                                " rows together, which the GPU backend does not support; use "
-                                "--backend cpu"),
-                   {.reason = "MODEL_UNSUPPORTED"});
 }
 
 std::vector<float> RouterRows(const ExpertWeights& experts) {
@@ -118,37 +111,77 @@ std::vector<float> Interleaved(Vector gate, Vector up) {
   return values;
 }
 
+// [channels, conv] as [conv, channels].
+std::vector<float> TransposedConvolution(const Matrix& conv) {
+  std::vector<float> values(conv.rows * conv.cols);
+  std::vector<float> row(conv.cols);
+  for (int64_t r = 0; r < conv.rows; ++r) {
+    Dequantize(conv.type, conv.row(r), conv.cols, row.data());
+    for (int64_t c = 0; c < conv.cols; ++c) values[c * conv.rows + r] = row[c];
+  }
+  return values;
+}
+
 }  // namespace
 
-absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spec,
-                                                            const ModelWeights& weights,
-                                                            uint8_t* slab) {
-  Carver carver(slab);
-  Layout layout;
-  layers_.clear();
-  formats_ = 0;
-  num_weights_ = 0;
-  const auto take = [&](TiledMatrix& tiles, const Matrix& of, int64_t rows) {
+// Gives every weight a place in a slab, in the order in which a step needs them.
+class DeviceWeights::Planner {
+ public:
+  // If `slab` is null, the places are only counted. References must outlive the layout.
+  Planner(const ModelSpec& spec, const ModelWeights& weights, uint8_t* slab, DeviceWeights& to)
+      : spec_(spec), weights_(weights), counts_only_(slab == nullptr), to_(to), carver_(slab) {}
+
+  absl::StatusOr<Layout> Run() {
+    to_.formats_ = 0;
+    to_.num_weights_ = 0;
+    Place(to_.embedding_, weights_.token_embd);
+    to_.layers_.assign(weights_.layers.size(), {});
+    for (size_t i = 0; i < weights_.layers.size(); ++i) ORCD_RETURN_IF_ERROR(PlaceLayer(i));
+    to_.output_norm_ = PlaceVector(weights_.output_norm);
+    to_.tied_ = weights_.tied;
+    if (!to_.tied_) Place(to_.output_, weights_.output);
+    to_.planned_bytes_ = carver_.taken();
+    return std::move(layout_);
+  }
+
+ private:
+  struct Part {
+    Vector values;
+    int64_t size;
+  };
+
+  void Take(TiledMatrix& tiles, const Matrix& of, int64_t rows) {
     tiles = {};
     tiles.format = FormatFor(of.type);
     tiles.rows = static_cast<int>(rows);
     tiles.cols = static_cast<int>(of.cols);
-    tiles.data = carver.Take<uint8_t>(tiles.bytes());
-    num_weights_ += rows * of.cols;
-  };
-  const auto place = [&](TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr,
-                         int halves_of = 0) {
-    take(tiles, upper, lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
-    formats_ |= FormatBit(tiles.format);
-    layout.placements.push_back({.upper = upper,
-                                 .lower = lower == nullptr ? std::nullopt : std::optional(*lower),
-                                 .tiles = &tiles,
-                                 .halves_of = halves_of});
-  };
+    tiles.data = carver_.Take<uint8_t>(tiles.bytes());
+    to_.num_weights_ += rows * of.cols;
+  }
+
+  void Place(TiledMatrix& tiles, const Matrix& upper, const Matrix* lower = nullptr) {
+    Take(tiles, upper, lower == nullptr ? upper.rows : (upper.rows + 7) / 8 * kTileRows);
+    to_.formats_ |= FormatBit(tiles.format);
+    layout_.placements.push_back({.upper = upper,
+                                  .lower = lower == nullptr ? std::nullopt : std::optional(*lower),
+                                  .tiles = &tiles});
+  }
+
+  // `rows` rows of a matrix, of which row_of(row) stands at `row`.
+  void PlaceRows(TiledMatrix& tiles, const Matrix& of, int64_t rows,
+                 const std::function<int(int)>& row_of) {
+    Matrix placed = of;
+    placed.rows = rows;
+    Place(tiles, placed);
+    layout_.placements.back().read_row = [of, row_of](int64_t row, std::byte* to) {
+      std::memcpy(to, of.row(row_of(static_cast<int>(row))), static_cast<size_t>(of.row_bytes));
+    };
+  }
+
   // The experts' matrices, one below the other. Matrices of whole tiles that follow one another in
   // the file are placed as one, so that chunks span experts.
-  const auto stack = [&](size_t i, TiledMatrix& tiles, const std::vector<Matrix>& upper,
-                         const std::vector<Matrix>* lower = nullptr) -> absl::Status {
+  absl::Status Stack(size_t i, TiledMatrix& tiles, const std::vector<Matrix>& upper,
+                     const std::vector<Matrix>* lower = nullptr) {
     for (const std::vector<Matrix>* matrices : {&upper, lower}) {
       if (matrices == nullptr) continue;
       for (const Matrix& matrix : *matrices) {
@@ -159,28 +192,25 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
     const int64_t tiles_each = (upper[0].rows + rows_a_tile - 1) / rows_a_tile;
     const int64_t rows = static_cast<int64_t>(upper.size()) * tiles_each * kTileRows;
     if (rows > std::numeric_limits<int32_t>::max()) return TooManyRows(i, rows);
-    take(tiles, upper[0], rows);
+    Take(tiles, upper[0], rows);
     const auto all = AsOne(upper);
     const auto all_lower = lower == nullptr ? std::nullopt : AsOne(*lower);
     if (upper[0].rows % rows_a_tile == 0 && all && (lower == nullptr || all_lower)) {
-      layout.placements.push_back({.upper = *all, .lower = all_lower, .tiles = &tiles});
+      layout_.placements.push_back({.upper = *all, .lower = all_lower, .tiles = &tiles});
       return absl::OkStatus();
     }
     for (size_t e = 0; e < upper.size(); ++e) {
-      layout.placements.push_back(
+      layout_.placements.push_back(
           {.upper = upper[e],
            .lower = lower == nullptr ? std::nullopt : std::optional((*lower)[e]),
            .tiles = &tiles,
            .first_tile = static_cast<int>(static_cast<int64_t>(e) * tiles_each)});
     }
     return absl::OkStatus();
-  };
-  struct Part {
-    Vector values;
-    int64_t size;
-  };
+  }
+
   // Consecutive vectors; absent ones become zeros. Null if all are absent and not `wanted`.
-  const auto vectors = [&](std::initializer_list<Part> parts, bool wanted = false) -> const float* {
+  const float* PlaceVectors(std::initializer_list<Part> parts, bool wanted = false) {
     int64_t size = 0;
     bool there = wanted;
     for (const Part& part : parts) {
@@ -188,97 +218,187 @@ absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spe
       there = there || !part.values.empty();
     }
     if (!there) return nullptr;
-    float* const begin = carver.Take<float>(size);
+    float* const begin = carver_.Take<float>(size);
     float* to = begin;
     for (const Part& part : parts) {
-      layout.vectors.push_back({part.values.empty() ? nullptr : part.values.data(), part.size, to});
-      if (slab != nullptr) to += part.size;
+      layout_.vectors.push_back(
+          {part.values.empty() ? nullptr : part.values.data(), part.size, to});
+      if (!counts_only_) to += part.size;
     }
     return begin;
-  };
-  const auto vector = [&](const Vector& values) {
-    return vectors({{values, static_cast<int64_t>(values.size())}});
-  };
-  // `size` values that are made when they are copied.
-  const auto made = [&](int64_t size, std::function<std::vector<float>()> make) {
-    float* const to = carver.Take<float>(size);
-    layout.vectors.push_back({nullptr, size, to, std::move(make)});
-    return to;
-  };
-
-  place(embedding_, weights.token_embd);
-  layers_.resize(weights.layers.size());
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
-    const LayerWeights& layer = weights.layers[i];
-    DeviceLayer& to = layers_[i];
-    to.attn_norm = vector(layer.attn_norm);
-    const bool rotates_heads = RotatesHeads(spec.layers[i]);
-    to.halves = rotates_heads && spec.layers[i].rope.kind == RopeKind::kNorm &&
-                layer.attn_q_bias.empty() && layer.attn_k_bias.empty();
-    const int halves_of = to.halves ? spec.layers[i].head_dim : 0;
-    place(to.qkv[0], layer.attn_q, nullptr, halves_of);
-    place(to.qkv[1], layer.attn_k, nullptr, halves_of);
-    place(to.qkv[2], layer.attn_v);
-    to.qkv_bias = vectors({{layer.attn_q_bias, layer.attn_q.rows},
-                           {layer.attn_k_bias, layer.attn_k.rows},
-                           {layer.attn_v_bias, layer.attn_v.rows}},
-                          rotates_heads);
-    to.q_norm = vector(layer.attn_q_norm);
-    to.k_norm = vector(layer.attn_k_norm);
-    place(to.attn_output, layer.attn_output);
-    to.attn_output_bias = vector(layer.attn_output_bias);
-    to.attn_post_norm = vector(layer.attn_post_norm);
-    to.ffn_norm = vector(layer.ffn_norm);
-    to.gate_up_bias = vectors(
-        {{layer.ffn_gate_bias, layer.ffn_gate.rows}, {layer.ffn_up_bias, layer.ffn_up.rows}});
-    to.attn_sinks = vector(layer.attn_sinks);
-    const ExpertWeights& experts = layer.experts;
-    const bool mixture = spec.layers[i].experts.count > 0;
-    // The rows of a tile are read, repacked and multiplied as one type, and epilogues add no bias.
-    const auto place_ffn = [&](const Matrix& gate, const Matrix& up, const Matrix& down) {
-      if (gate.type == up.type && to.gate_up_bias == nullptr) {
-        place(to.gate_up, gate, &up);
-      } else {
-        place(to.gate_up, gate);
-        place(to.up, up);
-      }
-      place(to.down, down);
-    };
-    if (!mixture) {
-      place_ffn(layer.ffn_gate, layer.ffn_up, layer.ffn_down);
-    } else if (spec.layers[i].experts.shared_ffn > 0) {
-      place_ffn(experts.shared_gate, experts.shared_up, experts.shared_down);
-    }
-    if (mixture) {
-      DeviceExperts& put = to.experts;
-      put.router = made(experts.router.rows * experts.router.cols +
-                            static_cast<int64_t>(experts.shared_router.size()),
-                        [&experts] { return RouterRows(experts); });
-      put.router_bias = vector(experts.router_bias);
-      put.selection_bias = vector(experts.selection_bias);
-      ORCD_RETURN_IF_ERROR(stack(i, put.gate_up, experts.gate, &experts.up));
-      ORCD_RETURN_IF_ERROR(stack(i, put.down, experts.down));
-      if (!experts.gate_bias.empty()) {
-        put.gate_up_bias =
-            made(static_cast<int64_t>(experts.gate_bias.size() + experts.up_bias.size()),
-                 [&experts] { return Interleaved(experts.gate_bias, experts.up_bias); });
-      }
-      put.down_bias = vector(experts.down_bias);
-    }
-    to.down_bias = vector(layer.ffn_down_bias);
-    to.ffn_post_norm = vector(layer.ffn_post_norm);
   }
-  output_norm_ = vector(weights.output_norm);
-  tied_ = weights.tied;
-  if (!tied_) place(output_, weights.output);
-  planned_bytes_ = carver.taken();
-  return layout;
+  const float* PlaceVector(const Vector& values) {
+    return PlaceVectors({{values, static_cast<int64_t>(values.size())}});
+  }
+  // `size` values that are made when they are copied.
+  const float* PlaceMade(int64_t size, std::function<std::vector<float>()> make) {
+    float* const to = carver_.Take<float>(size);
+    layout_.vectors.push_back({nullptr, size, to, std::move(make)});
+    return to;
+  }
+
+  absl::Status PlaceLayer(size_t i) {
+    const LayerSpec& spec = spec_.layers[i];
+    const LayerWeights& layer = weights_.layers[i];
+    DeviceLayer& to = to_.layers_[i];
+    to.attn_norm = PlaceVector(layer.attn_norm);
+    if (spec.recurrent()) {
+      PlaceDeltaNet(spec.delta, layer.delta, to.delta);
+    } else {
+      ORCD_RETURN_IF_ERROR(PlaceAttention(i, spec, layer, to));
+    }
+    to.attn_post_norm = PlaceVector(layer.attn_post_norm);
+    to.ffn_norm = PlaceVector(layer.ffn_norm);
+    to.gate_up_bias = PlaceVectors(
+        {{layer.ffn_gate_bias, layer.ffn_gate.rows}, {layer.ffn_up_bias, layer.ffn_up.rows}});
+    const ExpertWeights& experts = layer.experts;
+    if (spec.experts.count == 0) {
+      PlaceFfn(layer.ffn_gate, layer.ffn_up, layer.ffn_down, to);
+    } else {
+      if (spec.experts.shared_ffn > 0) {
+        PlaceFfn(experts.shared_gate, experts.shared_up, experts.shared_down, to);
+      }
+      ORCD_RETURN_IF_ERROR(PlaceExperts(i, experts, to.experts));
+    }
+    to.down_bias = PlaceVector(layer.ffn_down_bias);
+    to.ffn_post_norm = PlaceVector(layer.ffn_post_norm);
+    return absl::OkStatus();
+  }
+
+  absl::Status PlaceAttention(size_t i, const LayerSpec& spec, const LayerWeights& layer,
+                              DeviceLayer& to) {
+    const int head_dim = spec.head_dim;
+    const bool gated = spec.gated_attention;
+    if (gated && !layer.attn_q_bias.empty()) {
+      return UnsupportedWeights(
+          absl::StrCat("layer ", i,
+                       " has a bias of the queries of gated attention, which the "
+                       "GPU backend does not support"));
+    }
+    const bool rotates_heads = RotatesHeads(spec);
+    to.halves = rotates_heads && spec.rope.kind == RopeKind::kNorm && layer.attn_q_bias.empty() &&
+                layer.attn_k_bias.empty();
+    const auto key_row = [head_dim](int row) { return RowOfHalves(row, head_dim); };
+    const auto query_row = [head_dim, halves = to.halves](int row) {
+      return RowOfQuery(halves ? RowOfHalves(row, head_dim) : row, head_dim);
+    };
+    if (gated) {
+      PlaceRows(to.qkv[0], layer.attn_q, spec.q_size(), query_row);
+      PlaceRows(to.attn_gate, layer.attn_q, spec.q_size(),
+                [head_dim](int row) { return RowOfAttentionGate(row, head_dim); });
+    } else if (to.halves) {
+      PlaceRows(to.qkv[0], layer.attn_q, layer.attn_q.rows, key_row);
+    } else {
+      Place(to.qkv[0], layer.attn_q);
+    }
+    if (to.halves) {
+      PlaceRows(to.qkv[1], layer.attn_k, layer.attn_k.rows, key_row);
+    } else {
+      Place(to.qkv[1], layer.attn_k);
+    }
+    Place(to.qkv[2], layer.attn_v);
+    to.qkv_bias = PlaceVectors({{layer.attn_q_bias, to.qkv[0].rows},
+                                {layer.attn_k_bias, to.qkv[1].rows},
+                                {layer.attn_v_bias, to.qkv[2].rows}},
+                               rotates_heads);
+    to.q_norm = PlaceVector(layer.attn_q_norm);
+    to.k_norm = PlaceVector(layer.attn_k_norm);
+    Place(to.attn_output, layer.attn_output);
+    to.attn_output_bias = PlaceVector(layer.attn_output_bias);
+    to.attn_sinks = PlaceVector(layer.attn_sinks);
+    return absl::OkStatus();
+  }
+
+  void PlaceDeltaNet(const DeltaNetSpec& spec, const DeltaNetWeights& net, DeviceDeltaNet& to) {
+    if (net.qkv_gate.rows > 0) {
+      PlaceRows(to.inputs[0], net.qkv_gate, spec.channels(),
+                [&spec](int row) { return RowOfDeltaInputs(row, spec); });
+      PlaceRows(to.inputs[1], net.qkv_gate, spec.value_size(),
+                [&spec](int row) { return RowOfDeltaInputs(spec.channels() + row, spec); });
+    } else {
+      Place(to.inputs[0], net.qkv);
+      Place(to.inputs[1], net.gate);
+    }
+    PlaceDeltaFactors(spec, net, to.inputs[2]);
+    to.conv = PlaceMade(net.conv.rows * net.conv.cols,
+                        [&net] { return TransposedConvolution(net.conv); });
+    to.a = PlaceVector(net.a);
+    to.dt_bias = PlaceVector(net.dt_bias);
+    to.norm = PlaceVector(net.norm);
+    Place(to.output, net.output);
+  }
+
+  void PlaceDeltaFactors(const DeltaNetSpec& spec, const DeltaNetWeights& net, TiledMatrix& tiles) {
+    const bool fused = net.beta_alpha.rows > 0;
+    Matrix placed = fused ? net.beta_alpha : net.beta;
+    placed.rows = 2 * spec.value_heads;
+    // A matrix has one type, and F32 holds the values of all.
+    const bool as_f32 = !fused && net.beta.type != net.alpha.type;
+    if (as_f32) {
+      placed.type = TensorType::kF32;
+      placed.row_bytes = placed.cols * static_cast<int64_t>(sizeof(float));
+    }
+    Take(tiles, placed, (placed.rows + kTileRows - 1) / kTileRows * kTileRows);
+    to_.formats_ |= FormatBit(tiles.format);
+    const auto read_row = [fused, as_f32, &spec, &net](int64_t row, std::byte* to) {
+      const int at = static_cast<int>(row);
+      const Matrix& of = fused ? net.beta_alpha : at < spec.value_heads ? net.beta : net.alpha;
+      const std::byte* const from =
+          of.row(fused ? RowOfDeltaFactors(at, spec) : at % spec.value_heads);
+      if (as_f32) {
+        Dequantize(of.type, from, of.cols, reinterpret_cast<float*>(to));
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(of.row_bytes));
+      }
+    };
+    layout_.placements.push_back({.upper = placed, .tiles = &tiles, .read_row = read_row});
+  }
+
+  // The rows of a tile are read, repacked and multiplied as one type, and epilogues add no bias.
+  void PlaceFfn(const Matrix& gate, const Matrix& up, const Matrix& down, DeviceLayer& to) {
+    if (gate.type == up.type && to.gate_up_bias == nullptr) {
+      Place(to.gate_up, gate, &up);
+    } else {
+      Place(to.gate_up, gate);
+      Place(to.up, up);
+    }
+    Place(to.down, down);
+  }
+
+  absl::Status PlaceExperts(size_t i, const ExpertWeights& experts, DeviceExperts& to) {
+    to.router = PlaceMade(experts.router.rows * experts.router.cols +
+                              static_cast<int64_t>(experts.shared_router.size()),
+                          [&experts] { return RouterRows(experts); });
+    to.router_bias = PlaceVector(experts.router_bias);
+    to.selection_bias = PlaceVector(experts.selection_bias);
+    ORCD_RETURN_IF_ERROR(Stack(i, to.gate_up, experts.gate, &experts.up));
+    ORCD_RETURN_IF_ERROR(Stack(i, to.down, experts.down));
+    if (!experts.gate_bias.empty()) {
+      to.gate_up_bias =
+          PlaceMade(static_cast<int64_t>(experts.gate_bias.size() + experts.up_bias.size()),
+                    [&experts] { return Interleaved(experts.gate_bias, experts.up_bias); });
+    }
+    to.down_bias = PlaceVector(experts.down_bias);
+    return absl::OkStatus();
+  }
+
+  const ModelSpec& spec_;
+  const ModelWeights& weights_;
+  const bool counts_only_;
+  DeviceWeights& to_;
+  Carver carver_;
+  Layout layout_;
+};
+
+absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spec,
+                                                            const ModelWeights& weights,
+                                                            uint8_t* slab) {
+  return Planner(spec, weights, slab, *this).Run();
 }
 
 absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelSpec& spec,
                                                   const ModelWeights& weights, int readers,
                                                   uint8_t* slab) {
-  if (spec.recurrent()) return HasRecurrentLayers();
   DeviceWeights plan;
   ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(spec, weights, slab));
   plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
@@ -392,14 +512,12 @@ class DeviceWeights::Copier {
  private:
   static void ReadRows(const Placement& p, const Matrix& source, int64_t first, int64_t rows,
                        uint8_t* to) {
-    const auto bytes = static_cast<size_t>(source.row_bytes);
-    if (p.halves_of == 0) {
-      std::memcpy(to, source.row(first), static_cast<size_t>(rows) * bytes);
+    if (!p.read_row) {
+      std::memcpy(to, source.row(first), static_cast<size_t>(rows * source.row_bytes));
       return;
     }
     for (int64_t i = 0; i < rows; ++i) {
-      const int row = RowOfHalves(static_cast<int>(first + i), p.halves_of);
-      std::memcpy(to + i * source.row_bytes, source.row(row), bytes);
+      p.read_row(first + i, reinterpret_cast<std::byte*>(to + i * source.row_bytes));
     }
   }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/tile_format.h"
+#include "cuda/row_order.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
@@ -87,18 +88,6 @@ constexpr int FfnWidth(const LayerSpec& layer) {
   return layer.experts.count > 0 ? layer.experts.shared_ffn : layer.ffn;
 }
 
-// The row that stands at `row` if, within each head, the even rows come before the odd ones.
-constexpr int RowOfHalves(int row, int head_dim) {
-  const int at = row % head_dim;
-  const int half = head_dim / 2;
-  return row - at + at % half * 2 + at / half;
-}
-// The place of `row` in that order.
-constexpr int PlaceInHalves(int row, int head_dim) {
-  const int at = row % head_dim;
-  return row - at + at % 2 * (head_dim / 2) + at / 2;
-}
-
 // Owns the slab of weights. Immutable once made.
 class DeviceWeights {
  public:
@@ -106,7 +95,8 @@ class DeviceWeights {
   DeviceWeights() = default;
 
   // Computes the layout alone, without memory, as if the slab began at `slab`. kUnimplemented if
-  // experts of a layer, or their gate and up, are of different types.
+  // experts of a layer, or their gate and up, are of different types, or if gated attention has a
+  // bias of queries.
   static absl::StatusOr<DeviceWeights> Plan(const ModelSpec& spec, const ModelWeights& weights,
                                             int readers, uint8_t* slab = nullptr);
 
@@ -132,14 +122,14 @@ class DeviceWeights {
 
  private:
   // A matrix on its way to the tiles of `tiles` from `first_tile` on. If there is `lower`, its rows
-  // lie below those of `upper` in every tile. If `halves_of` is not 0, rows are in the order of
-  // RowOfHalves for heads of that size.
+  // lie below those of `upper` in every tile.
   struct Placement {
     Matrix upper;
-    std::optional<Matrix> lower;
+    std::optional<Matrix> lower = {};
     TiledMatrix* tiles;
     int first_tile = 0;
-    int halves_of = 0;
+    // If set, gives the bytes of a row of `upper`, whose data is not used.
+    std::function<void(int64_t row, std::byte* to)> read_row = {};
 
     int rows_a_tile() const { return lower ? kTileRows / 2 : kTileRows; }
     int row_tiles() const {
@@ -170,6 +160,7 @@ class DeviceWeights {
     // The TiledMatrix::exponent that the chunk's blocks need, known once they are read.
     int exponent = 0;
   };
+  class Planner;
   class Copier;
 
   // Assigns every weight its place in `slab` (null: only counts bytes). The result points into this

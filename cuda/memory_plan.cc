@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/experts.h"
 #include "runtime/backend/kv_plan.h"
+#include "runtime/backend/state_cells.h"
 #include "runtime/base/error.h"
 #include "runtime/gguf/block_formats.h"
 #include "runtime/sampling/params.h"
@@ -26,6 +28,12 @@ constexpr int kLeastDefaultStepTokens = 512;
 constexpr double kWorkspaceShare = 0.25;
 // Share of the memory that weights and workspace leave.
 constexpr double kDefaultKvFraction = 0.9;
+// Cells for recurrent states, in shares of the memory for them and the KV cache: the former, but as
+// many as this for each slot, up to the latter. A cell takes the memory of some thousand tokens'
+// keys and values, so that a few for each sequence are many.
+constexpr int64_t kCellShare = 16;
+constexpr int64_t kMostCellShare = 4;
+constexpr int64_t kCellsASlot = 2;
 
 absl::Status CheckOptions(const BackendOptions& options) {
   ORCD_RETURN_IF_ERROR(CheckBackendOptions(options));
@@ -78,6 +86,21 @@ absl::Status CheckExpertFormats(const DeviceWeights& weights, const KernelSet& k
   return absl::OkStatus();
 }
 
+absl::Status CheckDeltaNets(const ModelSpec& spec) {
+  const LayerSpec* first = nullptr;
+  for (const LayerSpec& layer : spec.layers) {
+    if (!layer.recurrent()) continue;
+    if (!DeltaKernelsTake(layer.delta)) {
+      return Unsupported(absl::StrCat("delta nets of heads of ", layer.delta.head_dim,
+                                      " values with a convolution of ", layer.delta.conv,
+                                      " tokens (32, 64 or 128 values and 1 to 8 tokens are)"));
+    }
+    if (first == nullptr) first = &layer;
+    if (layer.delta != first->delta) return Unsupported("delta nets of different shapes");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckShape(const ModelSpec& spec, int block_tokens, const KernelSet& kernels) {
   const LayerSpec& layer = spec.layers[0];
   if (std::ranges::count(kernels.head_dims, layer.head_dim) == 0 ||
@@ -112,7 +135,7 @@ std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
   constexpr TileFormat kUsual[] = {TileFormat::kF16,   TileFormat::kQ8_0,   TileFormat::kQ6_K,
                                    TileFormat::kQ5_K,  TileFormat::kQ4_K,   TileFormat::kIQ3_S,
                                    TileFormat::kIQ2_S, TileFormat::kIQ2_XXS};
-  const uint64_t others = plan.workspace_bytes + plan.kv_bytes();
+  const uint64_t others = plan.bytes() - plan.weights_bytes;
   if (others >= device.free_bytes) return "";
   const double room = static_cast<double>(device.free_bytes - others);
   const bool experts = std::ranges::any_of(
@@ -130,16 +153,37 @@ std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
 
 absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceWeights& weights,
                         const DeviceInfo& device) {
-  const uint64_t needed = plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes();
+  const StatePlan& states = plan.states;
+  const bool recurrent = states.floats > 0;
+  const std::string of_states =
+      recurrent ? absl::StrCat(", recurrent states of ", states.slots, " sequences and ",
+                               states.cells, " cells ", plan.state_bytes())
+                : "";
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("the model needs ", needed, " bytes of GPU memory (weights ", plan.weights_bytes,
-                   ", workspace ", plan.workspace_bytes, ", KV cache ", plan.kv_bytes(), ") and ",
-                   device.free_bytes, " of ", device.total_bytes,
-                   " are free; lower kv_cache_bytes, max_seqs or max_step_tokens, use a smaller "
-                   "model, or end what else uses the GPU",
-                   TypeThatFits(plan, weights, device)),
+      absl::StrCat(
+          "the model needs ", plan.bytes(), " bytes of GPU memory (weights ", plan.weights_bytes,
+          ", workspace ", plan.workspace_bytes, ", KV cache ", plan.kv_bytes(), of_states, ") and ",
+          device.free_bytes, " of ", device.total_bytes, " are free; lower kv_cache_bytes, ",
+          recurrent ? "state_cache_bytes, " : "",
+          "max_seqs or max_step_tokens, use a smaller model, or end what else uses the GPU",
+          TypeThatFits(plan, weights, device)),
       {.reason = "INSUFFICIENT_MEMORY", .subject = "GPU memory"});
+}
+
+StatePlan PlanStates(const ModelSpec& spec, const BackendOptions& options) {
+  StatePlan plan = {.slots = options.max_seqs};
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.recurrent()) plan.floats += DeltaStateFloats(layer.delta);
+  }
+  plan.cells = StateCells(options, plan.bytes_each(), 0);
+  return plan;
+}
+
+// Bytes of cells, if the options do not say how many, of `room` for them and the KV cache.
+int64_t DefaultCellBytes(const StatePlan& states, int64_t room) {
+  const int64_t wanted = kCellsASlot * states.slots * states.bytes_each();
+  return std::max(room / kCellShare, std::min(wanted, room / kMostCellShare));
 }
 
 }  // namespace
@@ -148,6 +192,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                                       const BackendOptions& options, const DeviceInfo& device) {
   ORCD_RETURN_IF_ERROR(CheckOptions(options));
   ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
+  ORCD_RETURN_IF_ERROR(CheckDeltaNets(spec));
   ORCD_RETURN_IF_ERROR(CheckFfns(spec));
   ORCD_RETURN_IF_ERROR(CheckExpertFormats(weights, *device.kernels));
   MemoryPlan plan;
@@ -159,6 +204,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
       std::min({kMaxStepDrafts, kMaxDrafts * options.max_seqs, plan.options.max_step_tokens - 1});
   plan.weights_bytes = weights.planned_bytes();
   plan.staging_bytes = weights.staging_bytes();
+  plan.states = PlanStates(spec, options);
   const KvLayout layout(spec.layers);
   constexpr int64_t kElement = sizeof(uint16_t);
   const KvBlockBytes block_bytes = {.whole = layout.whole_size * options.block_tokens * kElement,
@@ -196,11 +242,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   const bool chosen_here = options.kv_cache_bytes == 0;
   int64_t kv_bytes = options.kv_cache_bytes;
   // The memory that the caller reserves is not free.
-  const uint64_t reserved = chosen_here ? static_cast<uint64_t>(options.reserved_bytes) : 0;
-  const uint64_t free_bytes = device.free_bytes - std::min(device.free_bytes, reserved);
+  const uint64_t unreserved =
+      device.free_bytes -
+      std::min(device.free_bytes, static_cast<uint64_t>(options.reserved_bytes));
+  const uint64_t free_bytes = chosen_here ? unreserved : device.free_bytes;
   if (options.max_step_tokens == 0) {
-    const double beside_weights =
-        static_cast<double>(free_bytes) - static_cast<double>(plan.weights_bytes);
+    const double beside_weights = static_cast<double>(free_bytes) -
+                                  static_cast<double>(plan.weights_bytes + plan.state_bytes());
     const double room = chosen_here ? beside_weights * kWorkspaceShare
                                     : beside_weights - static_cast<double>(kv_bytes);
     int& tokens = plan.options.max_step_tokens;
@@ -211,31 +259,47 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
       tokens = std::max(tokens / 2, least);
     }
   }
+  // Bytes that the plan leaves of `of_bytes`, while weights are uploaded and afterwards; below 0 if
+  // it does not fit.
+  const auto left = [&](uint64_t of_bytes) {
+    const uint64_t taken = std::max(plan.bytes(), plan.weights_bytes + plan.staging_bytes);
+    return static_cast<int64_t>(of_bytes) - static_cast<int64_t>(taken);
+  };
+  // Returns the bytes of the cells that are chosen here.
+  const auto choose_cells = [&](int64_t room) -> int64_t {
+    if (options.state_cache_bytes != 0) return 0;
+    plan.states.cells = StateCells(options, plan.states.bytes_each(),
+                                   DefaultCellBytes(plan.states, std::max<int64_t>(room, 0)));
+    return plan.states.cells * plan.states.bytes_each();
+  };
   if (chosen_here) {
     set_kv(0, 0);
-    const uint64_t taken = plan.weights_bytes + std::max(plan.workspace_bytes, plan.staging_bytes);
-    if (taken >= free_bytes) {
+    if (left(free_bytes) <= 0) {
       set_kv(block_bytes.whole + block_bytes.window, 1);
       return DoesNotFit(plan, weights, device);
     }
     const double fraction =
         options.kv_cache_fraction > 0 ? options.kv_cache_fraction : kDefaultKvFraction;
-    kv_bytes = static_cast<int64_t>(static_cast<double>(free_bytes - taken) * fraction);
+    const auto granted = static_cast<int64_t>(static_cast<double>(left(free_bytes)) * fraction);
+    const int64_t cells = choose_cells(granted);
+    kv_bytes = granted - cells;
     set_kv(kv_bytes, most_blocks);
     // The workspace grows with the blocks. Fewer blocks leave free the share of memory that
     // `fraction` does not grant.
-    while (plan.kv.blocks > 0 && static_cast<double>(plan.weights_bytes + plan.workspace_bytes) +
-                                         static_cast<double>(plan.kv_bytes()) / fraction >
-                                     static_cast<double>(free_bytes)) {
+    const auto too_much = [&] {
+      const double caches = static_cast<double>(plan.kv.bytes() + cells);
+      return static_cast<double>(plan.bytes()) - caches + caches / fraction >
+             static_cast<double>(free_bytes);
+    };
+    while (plan.kv.blocks > 0 && too_much()) {
       set_kv(plan.kv.bytes() - (plan.kv.blocks / 64 + 1) * block_bytes.whole, most_blocks);
     }
   } else {
     set_kv(kv_bytes, std::numeric_limits<int32_t>::max());
+    choose_cells(left(unreserved));
   }
   ORCD_RETURN_IF_ERROR(CheckHoldsABlock(plan.kv, options, kv_bytes));
-  if (plan.weights_bytes + plan.workspace_bytes + plan.kv_bytes() > device.free_bytes) {
-    return DoesNotFit(plan, weights, device);
-  }
+  if (plan.bytes() > device.free_bytes) return DoesNotFit(plan, weights, device);
   return plan;
 }
 
