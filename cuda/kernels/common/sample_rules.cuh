@@ -304,19 +304,21 @@ __device__ __forceinline__ uint64_t Select(Row& row, const Filter& filter) {
   }
 }
 
-// Logarithm of the sum of exponentials, for log-probabilities in the model's own distribution.
+// Logarithm of the sum of exponentials, for log-probabilities in the model's own distribution. The
+// sum is one of integers, in units of 2^-62, so it does not depend on how tokens are shared out.
 template <typename Row>
 __device__ __forceinline__ double LogSum(Row& row, float max) {
-  double sum = 0;
+  constexpr int kLowBits = 31;
+  uint64_t sums[2] = {};
   row.ForEach(~0u, [&](float logit, int) {
-    sum += exp(static_cast<double>(logit) - static_cast<double>(max));
+    const double term = exp(static_cast<double>(logit) - static_cast<double>(max));
+    const uint64_t units = __double2ull_rn(term * 0x1p62);
+    sums[0] += units >> kLowBits;
+    sums[1] += units & ((uint64_t{1} << kLowBits) - 1);
   });
-  uint64_t bits[1] = {static_cast<uint64_t>(__double_as_longlong(sum))};
-  row.Reduce(bits, [](uint64_t a, uint64_t b) {
-    return static_cast<uint64_t>(
-        __double_as_longlong(__longlong_as_double(a) + __longlong_as_double(b)));
-  });
-  return static_cast<double>(max) + log(__longlong_as_double(bits[0]));
+  row.Reduce(sums, [](uint64_t a, uint64_t b) { return a + b; });
+  const double sum = __ull2double_rn(sums[0]) * 0x1p-31 + __ull2double_rn(sums[1]) * 0x1p-62;
+  return static_cast<double>(max) + log(sum);
 }
 
 template <typename Row>

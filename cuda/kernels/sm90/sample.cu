@@ -9,14 +9,14 @@
 //   Occupancy two blocks an SM if rows are many: one works while the other waits for its cluster.
 //   Floor     logits once from memory: rows * vocab * 4 bytes.
 //
-// 152,064 tokens, logits as models have them, temperature 0.7 except greedy, µs (sampler_bench,
-// H200, 2026-11-25, bench/RESULTS.md):
+// 152,064 tokens, logits as models have them, temperature 0.7 except greedy, µs (sampler_bench
+// --kernels sm90, H200, bench/RESULTS.md; 256 rows are the portable sampler's):
 //                         1 row  64 rows  256 rows
-//     greedy              6.0    22       80
-//     temperature         18     75       248
-//     top_p 0.9           63     235      785
-//     top_k 20            33     128      427
-//     top_k 20, top_p 0.8 48     182      603
+//     greedy              6.0    23       50
+//     temperature         19     79       204
+//     top_p 0.9           140    500      1383
+//     top_k 20            45     176      113
+//     top_k 20, top_p 0.8 67     257      142
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/sample_rules.cuh"
+#include "cuda/kernels/portable/kernel_set.h"
 #include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
@@ -55,6 +56,10 @@ constexpr size_t SharedBytes(int vocab) {
 // one.
 constexpr int kFewBlocks = 128;
 constexpr size_t kSharedBytesAlone = kSmSharedBytes / 2;
+
+// With more rows, a block for each row, as the portable sampler has them, leaves no SM idle, and
+// needs no clusters' barriers.
+constexpr int kMostRows = 96;
 
 // Exchange buffers of a cluster's blocks, double-buffered: a block may be one exchange ahead.
 struct Exchange {
@@ -351,7 +356,9 @@ cudaError_t sm90::PrepareSampleKernel(int vocab) {
                               static_cast<int>(std::max(SharedBytes(vocab), kSharedBytesAlone)));
 }
 
-cudaError_t sm90::LaunchSample(const SampleArgs& args, const DeviceTraits&, cudaStream_t stream) {
+cudaError_t sm90::LaunchSample(const SampleArgs& args, const DeviceTraits& device,
+                               cudaStream_t stream) {
+  if (args.rows > kMostRows) return portable::LaunchSample(args, device, stream);
   const int blocks = args.rows * kBlocks;
   const size_t bytes = SharedBytes(args.vocab);
   return Launch(SampleKernel, dim3(blocks), kThreads,
