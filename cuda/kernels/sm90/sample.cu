@@ -10,13 +10,13 @@
 //   Floor     logits once from memory: rows * vocab * 4 bytes.
 //
 // 152,064 tokens, logits as models have them, temperature 0.7 except greedy, µs (sampler_bench
-// --kernels sm90, H200, bench/RESULTS.md; 256 rows are the portable sampler's):
+// --kernels sm90, H200, bench/RESULTS.md; of many rows they are the portable sampler's):
 //                         1 row  64 rows  256 rows
-//     greedy              6.0    23       50
-//     temperature         19     79       204
-//     top_p 0.9           140    500      1383
-//     top_k 20            45     176      113
-//     top_k 20, top_p 0.8 67     257      142
+//     greedy              6.0    18       50
+//     temperature         20     94       205
+//     top_p 0.9           75     315      668
+//     top_k 20            40     53       120
+//     top_k 20, top_p 0.8 62     65       146
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ constexpr size_t kSharedBytesAlone = kSmSharedBytes / 2;
 
 // With more rows, a block for each row, as the portable sampler has them, leaves no SM idle, and
 // needs no clusters' barriers.
-constexpr int kMostRows = 96;
+constexpr int kMostRows = 48;
 
 // Exchange buffers of a cluster's blocks, double-buffered: a block may be one exchange ahead.
 struct Exchange {
