@@ -1,0 +1,313 @@
+// The delta rule, token by token, over the tokens and the drafts of a step's sequences
+// (LaunchDeltaRule, delta_net.h), and over drafts that were right (LaunchDeltaReplay).
+//
+//   Block     32 columns of a value head's state in registers, two for each 8 lanes; 4 warps, grid
+//             (value heads * head_dim / 32, sequences), so that one sequence of 32 heads of 128
+//             gives every SM of a large GPU a warp for each of its schedulers.
+//   Stage     8 tokens' queries, keys, values and factors in shared memory, copied asynchronously
+//             while two stages before it are used; up to 27 KiB for three stages.
+//   Token     S^T k of a token stands in the way of the next token, S^T q does not: it is taken
+//             while the sums of the next token's S^T k are on their way between lanes. Floor: 4
+//             operations an element of the state and token, in one warp for each 512 elements.
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/portable/delta_net.cuh"
+
+namespace orcd::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kColumns = 2;
+// Columns of a block.
+constexpr int kSlice = kWarps * kDeltaGroups * kColumns;
+constexpr int kStageTokens = 8;
+constexpr int kStages = 3;
+
+template <int kDim>
+using Columns = DeltaColumns<kDim, kColumns>;
+
+template <int kDim>
+struct Stage {
+  // Query, key, and the block's part of the value.
+  static constexpr int kRow = 2 * kDim + kSlice;
+  float rows[kStageTokens][kRow];
+  // exp(…) and sigmoid(b).
+  float factors[kStageTokens][2];
+};
+
+// A block's part of the net.
+struct Part {
+  int value_head;
+  // Columns of the queries, keys and values, the values' from the block's first on.
+  DeltaHeadCols cols;
+  // The block's first column of the head.
+  int first;
+
+  template <int kDim>
+  __device__ __forceinline__ static Part Of(const DeltaNetSpec& spec) {
+    constexpr int kSlices = kDim / kSlice;
+    Part part = {static_cast<int>(blockIdx.x) / kSlices,
+                 {spec, static_cast<int>(blockIdx.x) / kSlices},
+                 static_cast<int>(blockIdx.x) % kSlices * kSlice};
+    part.cols.v += part.first;
+    return part;
+  }
+};
+
+// Consecutive tokens, or drafts, of a sequence.
+struct Rows {
+  const float* convolved;
+  int64_t stride;
+  // Of the value head; sigmoid(b) is `beta_offset` behind.
+  const float* factors;
+  int64_t factor_stride;
+  int beta_offset;
+  int count;
+};
+
+// Copies four bytes into shared memory, as CopyAsync.
+__device__ __forceinline__ void CopyWordAsync(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Starts to copy the tokens from `first` on, as far as there are any.
+template <int kDim>
+__device__ __forceinline__ void FillStage(Stage<kDim>& stage, const Part& part, const Rows& rows,
+                                          int first) {
+  constexpr int kVectors = Stage<kDim>::kRow / kDeltaVector;
+  const int tokens = min(kStageTokens, rows.count - first);
+  for (int n = static_cast<int>(threadIdx.x); n < tokens * kVectors; n += kThreads) {
+    const int token = n / kVectors;
+    const int in_row = n % kVectors * kDeltaVector;
+    const int col = in_row < kDim       ? part.cols.q + in_row
+                    : in_row < 2 * kDim ? part.cols.k + in_row - kDim
+                                        : part.cols.v + in_row - 2 * kDim;
+    CopyAsync(SharedAddress(&stage.rows[token][in_row]),
+              rows.convolved + (first + token) * rows.stride + col);
+  }
+  const int n = static_cast<int>(threadIdx.x);
+  if (n < 2 * tokens) {
+    CopyWordAsync(SharedAddress(&stage.factors[n / 2][n % 2]),
+                  rows.factors + (first + n / 2) * rows.factor_stride + n % 2 * rows.beta_offset);
+  }
+}
+
+// S^T q of a token, which is still to be taken.
+template <int kDim>
+struct Result {
+  const DeltaArgs& args;
+  // Of the block's columns.
+  int first_col;
+  DeltaPart<kDim> q = {};
+  // -1: there is none.
+  int token = -1;
+
+  __device__ __forceinline__ void Take(const Columns<kDim>& columns) const {
+    const float o = columns.Out(q);
+    if (token < 0 || !Columns<kDim>::HasOut()) return;
+    args.o[int64_t{token} * DeltaValueSize(args.spec) + first_col + Columns<kDim>::OutColumn()] = o;
+    if (!isfinite(o)) SetNotFinite(args, token);
+  }
+};
+struct NoResult {};
+
+// Moves the columns on by the rows. `token`: the first, of the step.
+template <int kDim, typename OneResult>
+__device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Part& part,
+                                        const Rows& rows, int token, Columns<kDim>& columns,
+                                        OneResult& result) {
+  constexpr bool kResults = !std::is_same_v<OneResult, NoResult>;
+  // Rows before these may still be read.
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    FillStage(stages[s], part, rows, s * kStageTokens);
+    CommitCopies();
+  }
+  const int column =
+      static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp + Columns<kDim>::First();
+  int at = 0;
+#pragma unroll 1
+  for (int first = 0; first < rows.count; first += kStageTokens) {
+    AwaitCopies<kStages - 2>();
+    // All have the stage, and have read the stage before it, which is filled again.
+    __syncthreads();
+    const int before = at == 0 ? kStages - 1 : at - 1;
+    FillStage(stages[before], part, rows, first + (kStages - 1) * kStageTokens);
+    CommitCopies();
+    const Stage<kDim>& stage = stages[at];
+    const int tokens = min(kStageTokens, rows.count - first);
+    DeltaPart<kDim> k;
+    LoadPart<kDim>(stage.rows[0] + kDim, k);
+#pragma unroll 2
+    for (int i = 0; i < tokens; ++i) {
+      const float* const row = stage.rows[i];
+      const float2 v = *reinterpret_cast<const float2*>(row + 2 * kDim + column);
+      const float2 factors = *reinterpret_cast<const float2*>(stage.factors[i]);
+      DeltaPart<kDim> next_k;
+      LoadPart<kDim>(stage.rows[min(i + 1, tokens - 1)] + kDim, next_k);
+      float seen[kColumns];
+      columns.See(k, seen);
+      if constexpr (kResults) result.Take(columns);
+      const float of_columns[kColumns] = {v.x, v.y};
+      columns.Move(k, of_columns, factors.x, factors.y, seen);
+      if constexpr (kResults) {
+        LoadPart<kDim>(row, result.q);
+        result.token = token + first + i;
+      }
+#pragma unroll
+      for (int j = 0; j < kDim / kDeltaRound; ++j) k[j] = next_k[j];
+    }
+    at = at == kStages - 1 ? 0 : at + 1;
+  }
+}
+
+// Writes the inputs of the last tokens of `count`, which begin at `position`, to the ring; each
+// block has its columns. source(i, col): four columns of token i.
+template <typename Source>
+__device__ __forceinline__ void KeepInputs(const DeltaNetSpec& spec, const Part& part, float* ring,
+                                           int position, int count, const Source& source) {
+  constexpr int kVectors = kSlice / kDeltaVector;
+  const int kept = min(count, spec.conv);
+  const int kinds = IsFirstOfKeyHead(spec, part.value_head) ? 3 : 1;
+  const int channels = DeltaChannels(spec);
+  for (int n = static_cast<int>(threadIdx.x); n < kinds * kept * kVectors; n += kThreads) {
+    const int kind = n / kVectors / kept;
+    const int i = count - kept + n / kVectors % kept;
+    const int col = (kind == 0   ? part.cols.v
+                     : kind == 1 ? part.cols.k + part.first
+                                 : part.cols.q + part.first) +
+                    n % kVectors * kDeltaVector;
+    VectorAt(ring + int64_t{(position + i) % spec.conv} * channels + col) = source(i, col);
+  }
+}
+
+// The first of a lane's columns in memory.
+template <int kDim>
+__device__ __forceinline__ float* FirstColumn(const DeltaNetSpec& spec, const Part& part,
+                                              float* ring) {
+  const int column = part.first + static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp +
+                     Columns<kDim>::First();
+  return DeltaMatrix(spec, ring, part.value_head) + int64_t{column} * kDim;
+}
+
+template <int kDim>
+__device__ __forceinline__ void LoadColumns(const float* at, int position, Columns<kDim>& columns) {
+  if (position == 0) {
+    columns.Clear();
+  } else {
+    columns.Load(at);
+  }
+}
+
+__device__ __forceinline__ Rows RowsOfDrafts(const DeltaNetSpec& spec, const DeltaDrafts& drafts,
+                                             int64_t layer_offset, int value_head, int first,
+                                             int count) {
+  const float* const row = drafts.data + first * drafts.draft_floats + layer_offset;
+  const int channels = DeltaChannels(spec);
+  return {.convolved = row + channels,
+          .stride = drafts.draft_floats,
+          .factors = row + 2 * channels + value_head,
+          .factor_stride = drafts.draft_floats,
+          .beta_offset = spec.value_heads,
+          .count = count};
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant__ DeltaArgs args) {
+  __shared__ __align__(16) Stage<kDim> stages[kStages];
+  LaunchDependents();
+  const DeltaNetSpec& spec = args.spec;
+  const RunEntry run = args.runs.runs[blockIdx.y];
+  if (run.tokens + run.drafts == 0) return;
+  const Part part = Part::Of<kDim>(spec);
+  float* const ring = DeltaRing(args.states, run.slot);
+  float* const at = FirstColumn<kDim>(spec, part, ring);
+  WaitForDependency();
+  Columns<kDim> columns;
+  LoadColumns<kDim>(at, run.first_position, columns);
+  Result<kDim> result = {.args = args,
+                         .first_col = part.cols.v - 2 * DeltaKeySize(spec) +
+                                      static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp};
+  const Rows tokens = {
+      .convolved = args.convolved + int64_t{run.first_token} * DeltaChannels(spec),
+      .stride = DeltaChannels(spec),
+      .factors = args.factors + int64_t{run.first_token} * 2 * spec.value_heads + part.value_head,
+      .factor_stride = 2 * spec.value_heads,
+      .beta_offset = spec.value_heads,
+      .count = run.tokens};
+  if (run.tokens > 0) {
+    Advance(stages, part, tokens, run.first_token, columns, result);
+    columns.Store(at);
+    KeepInputs(spec, part, ring, run.first_position, run.tokens, [&](int i, int col) {
+      return SumOfPartials<float4>(args.inputs, run.first_token + i, col);
+    });
+  }
+  if (run.drafts > 0) {
+    const Rows drafts = RowsOfDrafts(spec, args.drafts, args.drafts.layer_offset, part.value_head,
+                                     run.first_draft, run.drafts);
+    Advance(stages, part, drafts, run.first_token + run.tokens, columns, result);
+  }
+  result.Take(columns);
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    ReplayKernel(const __grid_constant__ DeltaReplayArgs args, int64_t layer_state_floats,
+                 int64_t layer_draft_floats) {
+  __shared__ __align__(16) Stage<kDim> stages[kStages];
+  LaunchDependents();
+  const DeltaNetSpec& spec = args.spec;
+  const DeltaReplayArgs::Replay& replay = args.of[blockIdx.y];
+  const int layer = static_cast<int>(blockIdx.z);
+  const Part part = Part::Of<kDim>(spec);
+  float* const ring = DeltaRing(args.states, replay.slot) + layer * layer_state_floats;
+  float* const at = FirstColumn<kDim>(spec, part, ring);
+  const Rows rows =
+      RowsOfDrafts(spec, args.drafts, args.drafts.layer_offset + layer * layer_draft_floats,
+                   part.value_head, replay.first_draft, replay.drafts);
+  WaitForDependency();
+  Columns<kDim> columns;
+  LoadColumns<kDim>(at, replay.position, columns);
+  NoResult none;
+  Advance(stages, part, rows, 0, columns, none);
+  columns.Store(at);
+  KeepInputs(spec, part, ring, replay.position, replay.drafts, [&](int i, int col) {
+    // u is before what the rule takes.
+    return __ldcg(&VectorAt(rows.convolved - DeltaChannels(spec) + i * rows.stride + col));
+  });
+}
+
+dim3 Grid(const DeltaNetSpec& spec, int sequences, int layers) {
+  return dim3(spec.value_heads * spec.head_dim / kSlice, sequences, layers);
+}
+
+}  // namespace
+
+cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
+  const DeltaNetSpec& spec = args.spec;
+  if (!DeltaKernelsTake(spec) || args.inputs.rows % kDeltaVector != 0) {
+    return cudaErrorInvalidValue;
+  }
+  const auto kernel = spec.head_dim == 128  ? RuleKernel<128>
+                      : spec.head_dim == 64 ? RuleKernel<64>
+                                            : RuleKernel<32>;
+  return LaunchInDecode(kernel, Grid(spec, args.sequences, 1), kThreads, 0, stream, args);
+}
+
+cudaError_t LaunchDeltaReplay(const DeltaReplayArgs& args, cudaStream_t stream) {
+  const DeltaNetSpec& spec = args.spec;
+  if (!DeltaKernelsTake(spec) || args.replays > kMaxReplays) return cudaErrorInvalidValue;
+  const auto kernel = spec.head_dim == 128  ? ReplayKernel<128>
+                      : spec.head_dim == 64 ? ReplayKernel<64>
+                                            : ReplayKernel<32>;
+  return LaunchInDecode(kernel, Grid(spec, args.replays, args.layers), kThreads, 0, stream, args,
+                        DeltaStateFloats(spec), DeltaDraftFloats(spec));
+}
+
+}  // namespace orcd::cuda
