@@ -15,10 +15,11 @@ struct Positions {
   int64_t end = 0;
 };
 
-// Those that a row at `position` attends to.
-Positions AttendedBy(const LayerSpec& layer, int64_t position) {
+// Those that row `row` of `rows` attends to.
+Positions AttendedBy(const LayerSpec& layer, const AttentionRows& rows, int64_t row) {
+  const int64_t position = rows.first_position + row;
   const int64_t before = layer.window == 0 ? position : layer.window - 1;
-  return {std::max<int64_t>(position - before, 0), position + 1};
+  return {std::max(position - before, rows.first_key), position + 1};
 }
 
 // Groups of KV blocks, counted from the sequence's first.
@@ -117,12 +118,12 @@ void Attention::RunTask(const Task& task, int layer, std::span<const float> sink
   args.softcap = spec.score_softcap;
   const auto attend = shape.type == KvType::kF16 ? kernels_.attend_f16 : kernels_.attend_f32;
 
-  const int64_t first = AttendedBy(spec, task.rows.first_position).first;
+  const int64_t first = AttendedBy(spec, task.rows, 0).first;
   const int64_t last = task.rows.first_position + task.rows.rows - 1;
   const int64_t first_group = GroupOf(shape, first) / kAttendGroups * kAttendGroups;
   for (int64_t group = first_group; group <= GroupOf(shape, last); group += kAttendGroups) {
     for (int64_t row = 0; row < task.rows.rows; ++row) {
-      const Positions attended = AttendedBy(spec, task.rows.first_position + row);
+      const Positions attended = AttendedBy(spec, task.rows, row);
       SetTile(cache, layer, task.kv_head, blocks, group, attended, args);
       if (args.groups == 0) continue;
       for (int head = 0; head < group_heads; head += kAttendHeads) {

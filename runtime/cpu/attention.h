@@ -20,11 +20,14 @@ struct AttentionRows {
   int64_t first_position = 0;
   // They hold every position that one of the rows attends to.
   KvBlocks blocks;
+  // The first position that rows attend to, in every layer.
+  int64_t first_key = 0;
 };
 
 // out = softmax(s) v with scores s = q k^T * LayerSpec::score_scale, capped if the layer has a
 // score_softcap; query head h uses key-value head h * kv_heads / heads. A row at position p attends
-// to the positions up to p or, in a layer with a window of n, to (p - n, p]. A head's sink, if the
+// to the positions from first_key up to p; in a layer with a window of n, to those of (p - n, p]. A
+// head's sink, if the
 // layer has sinks, is one more score of the softmax, without a value. The sink comes first; then
 // positions are taken in order, in tiles at fixed places, with scores and sums in F32. So the
 // result of a row depends on its query, its position and the keys and values that it attends to

@@ -25,7 +25,9 @@
 #include "runtime/cpu/ops.h"
 #include "runtime/cpu/prefault.h"
 #include "runtime/cpu/recurrent_states.h"
+#include "runtime/cpu/step_predictor.h"
 #include "runtime/cpu/thread_pool.h"
+#include "runtime/model/predict_block.h"
 
 namespace orcd {
 namespace {
@@ -35,7 +37,9 @@ using cpu::Forward;
 using cpu::ForwardLimits;
 using cpu::ForwardSequence;
 using cpu::KvCaches;
+using cpu::PredictForward;
 using cpu::RecurrentStates;
+using cpu::StepPredictor;
 using cpu::ThreadPool;
 
 // A step of this size takes half a second for a model of half a billion parameters on two cores,
@@ -97,11 +101,30 @@ absl::Status CheckOptions(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
+// Without the numbers of blocks, which follow from the memory that the rest leaves.
+StepPredictor::Options PredictOptions(const ModelSpec& spec, const BackendOptions& options) {
+  return {.context = ContextOf(spec, options),
+          .step_tokens = options.max_step_tokens,
+          .seqs = options.max_seqs,
+          .kv = {.block_tokens = options.block_tokens, .type = options.kv_type}};
+}
+
+// Bytes of a block of the model, and of its own block that predicts, if it is loaded.
+KvBlockBytes BlockBytes(const Model& model, const std::optional<PredictBlock>& predict,
+                        const BackendOptions& options) {
+  KvBlockBytes bytes = KvCaches::BlockBytes(model.spec(), options.block_tokens, options.kv_type);
+  if (!predict.has_value()) return bytes;
+  const KvBlockBytes more =
+      PredictForward::BlockBytes(model, *predict, options.block_tokens, options.kv_type);
+  bytes.whole += more.whole;
+  bytes.window += more.window;
+  return bytes;
+}
+
 // The blocks that the options ask for, or that suit the model and `available` bytes of memory.
-absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const BackendOptions& options,
-                                      int64_t available, int64_t others) {
-  const KvBlockBytes block_bytes =
-      KvCaches::BlockBytes(spec, options.block_tokens, options.kv_type);
+absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const KvBlockBytes& block_bytes,
+                                      const BackendOptions& options, int64_t available,
+                                      int64_t others) {
   if (options.kv_cache_bytes == 0) {
     const int64_t unreserved = std::max<int64_t>(available - options.reserved_bytes, 0);
     KvPlan plan = PlanKv(spec, options, block_bytes, DefaultKvCacheBytes(unreserved, others));
@@ -152,10 +175,11 @@ SampledToken SampleOne(Slot& slot, std::span<const float> logits, const TokenMas
 
 class CpuBackend : public Backend {
  public:
-  // `kv` and `forward` refer to `pool` and to each other and stay where they are.
+  // `kv`, `forward` and `predictor`, which may be null, refer to `pool` and to each other and stay
+  // where they are.
   CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
              std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv, RecurrentStates states,
-             std::unique_ptr<Forward> forward);
+             std::unique_ptr<Forward> forward, std::unique_ptr<StepPredictor> predictor);
 
   const BackendInfo& info() const override { return info_; }
   absl::Status Launch(const StepBatch& batch) override;
@@ -185,6 +209,8 @@ class CpuBackend : public Backend {
   const std::unique_ptr<KvCaches> kv_;
   const RecurrentStates states_;
   const std::unique_ptr<Forward> forward_;
+  // Null if no tokens are predicted.
+  const std::unique_ptr<StepPredictor> predictor_;
   const int max_logit_rows_;
   BackendInfo info_;
   std::optional<BatchChecker> checker_;
@@ -205,12 +231,14 @@ class CpuBackend : public Backend {
 
 CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions& options,
                        std::unique_ptr<ThreadPool> pool, std::unique_ptr<KvCaches> kv,
-                       RecurrentStates states, std::unique_ptr<Forward> forward)
+                       RecurrentStates states, std::unique_ptr<Forward> forward,
+                       std::unique_ptr<StepPredictor> predictor)
     : model_(std::move(model)),
       pool_(std::move(pool)),
       kv_(std::move(kv)),
       states_(std::move(states)),
       forward_(std::move(forward)),
+      predictor_(std::move(predictor)),
       max_logit_rows_(MaxLogitRows(options)),
       slots_(options.max_seqs),
       samplers_(pool_->threads()) {
@@ -237,6 +265,11 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   info_.weights_bytes = model_->size_bytes();
   info_.kv_bytes = kv_->bytes();
   info_.workspace_bytes = forward_->workspace_bytes();
+  if (predictor_ != nullptr) {
+    info_.max_predictions = kMaxDrafts;
+    info_.kv_bytes += predictor_->kv_bytes();
+    info_.workspace_bytes += predictor_->workspace_bytes();
+  }
   checker_.emplace(info_, model_->spec());
   tokens_.reserve(options.max_step_tokens);
   sequences_.reserve(options.max_seqs);
@@ -256,6 +289,7 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   SaveStates(batch);
   StepResult result = Results(batch);
   AdvanceStates(batch, result);
+  if (predictor_ != nullptr) predictor_->Run(batch, sequences_, *forward_, result);
   // Results computed from a file that changed meanwhile must not pass for the model's. If the file
   // was only touched, the step waits until its bytes have been checked against the digest.
   if (absl::Status intact = model_->CheckIntact(pool_->threads()); !intact.ok()) {
@@ -421,14 +455,20 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   const ModelSpec& spec = model->spec();
   const int64_t available = AvailableMemoryBytes();
   const ForwardLimits limits = LimitsOf(spec, options);
-  const uint64_t activations = Forward::ActivationBytes(spec, limits);
+  std::optional<PredictBlock> block;
+  if (options.predict) {
+    ORCD_ASSIGN_OR_RETURN(block, PredictBlock::FromGguf(model->gguf(), spec, model->weights()));
+  }
+  StepPredictor::Options predict = PredictOptions(spec, options);
+  uint64_t activations = Forward::ActivationBytes(spec, limits);
+  if (block.has_value()) activations += StepPredictor::WorkspaceBytes(*model, *block, predict);
   const int64_t cell_bytes = spec.state_floats() * static_cast<int64_t>(sizeof(float));
   const int cells = StateCells(options, cell_bytes,
                                std::min(kDefaultStateCells * cell_bytes, kMaxDefaultStateBytes));
   const uint64_t state_bytes = StateBytes(spec, options, cells);
   ORCD_ASSIGN_OR_RETURN(
       const KvPlan plan,
-      ChooseKvBlocks(spec, options, available,
+      ChooseKvBlocks(spec, BlockBytes(*model, block, options), options, available,
                      static_cast<int64_t>(model->size_bytes() + state_bytes + activations)));
   ORCD_RETURN_IF_ERROR(
       CheckMemory(model->size_bytes(), plan.bytes(), state_bytes, activations, available));
@@ -443,10 +483,16 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                         RecurrentStates::Create(spec.state_floats(), options.max_seqs, cells));
   ORCD_ASSIGN_OR_RETURN(auto forward, Forward::Create(spec, model->weights(), cpu::BestKernels(),
                                                       *pool, *kv, limits));
+  std::unique_ptr<StepPredictor> predictor;
+  if (block.has_value()) {
+    predict.kv.blocks = plan.blocks;
+    predict.kv.window_blocks = plan.window_blocks;
+    ORCD_ASSIGN_OR_RETURN(predictor, StepPredictor::Create(*model, *block, *pool, predict));
+  }
   ORCD_RETURN_IF_ERROR(cpu::Prefault(model->gguf(), *pool, observer));
   ORCD_RETURN_IF_ERROR(model->CheckIntact(pool->threads()));
   return std::make_unique<CpuBackend>(std::move(model), options, std::move(pool), std::move(kv),
-                                      std::move(states), std::move(forward));
+                                      std::move(states), std::move(forward), std::move(predictor));
 }
 
 int64_t DefaultKvCacheBytes(int64_t available, int64_t others) {

@@ -37,9 +37,9 @@ class CpuReference : public LayerReference {
 
   void RunLayer(std::span<const int32_t> tokens, int layer, std::span<const float> input,
                 ActivationTap& tap) override {
-    forward_->RunLayer(
-        {.tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}, .state = state_},
-        layer, input, tap);
+    const cpu::ForwardSequence sequence = {
+        .tokens = tokens, .first_position = 0, .blocks = {blocks_, blocks_}, .state = state_};
+    forward_->RunLayer({&sequence, 1}, layer, input, &tap);
   }
   void RunHead(std::span<const float> input, ActivationTap& tap) override {
     forward_->RunHeadOn(input, tap);

@@ -141,17 +141,39 @@ void Forward::Run(std::span<const ForwardSequence> sequences, ActivationTap* tap
   if (tap != nullptr) TapHead(*tap);
 }
 
-void Forward::RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
-                       ActivationTap& tap) {
-  Plan({&sequence, 1});
-  Embed({&sequence, 1});
+void Forward::RunLayer(std::span<const ForwardSequence> sequences, int layer,
+                       std::span<const float> input, ActivationTap* tap) {
+  Plan(sequences);
   if (input.empty()) {
-    Tap(&tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
+    Embed(sequences);
+    Tap(tap, kEmbed, -1, buffers_.residual, rows_, spec_.hidden);
   } else {
     std::copy(input.begin(), input.end(), buffers_.residual);
   }
-  RunMixer(layer, &tap);
-  RunFfn(layer, &tap);
+  RunMixer(layer, tap);
+  RunFfn(layer, tap);
+}
+
+void Forward::StoreLayer(std::span<const ForwardSequence> sequences, int layer,
+                         std::span<const float> input) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const LayerWeights& w = weights_.layers[layer];
+  const ForwardBuffers& b = buffers_;
+  Plan(sequences);
+  const float* from = input.data();
+  if (spec.form != LayerForm::kPostNorm) {
+    Norm(w.attn_norm, from, rows_, b.normed);
+    from = b.normed;
+  }
+  const Product products[] = {{&w.attn_k, w.attn_k_bias, from, rows_, b.k},
+                              {&w.attn_v, w.attn_v_bias, from, rows_, b.v}};
+  matmul_.Run(products);
+  ForRows(rows_, [&](int64_t row) {
+    if (spec.qk_norm != QkNorm::kNone) {
+      RmsNormParts(w.attn_k_norm, spec_.norm_eps, Row(b.k, row, spec.kv_size()));
+    }
+    StoreRow(layer, row);
+  });
 }
 
 void Forward::RunHeadOn(std::span<const float> input, ActivationTap& tap) {
@@ -170,7 +192,8 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
     attention_rows_.push_back({.first_row = static_cast<int64_t>(kv_rows_.size()),
                                .rows = static_cast<int64_t>(sequence.tokens.size()),
                                .first_position = sequence.first_position,
-                               .blocks = sequence.blocks});
+                               .blocks = sequence.blocks,
+                               .first_key = sequence.first_key});
     delta_rows_.push_back({.first_row = static_cast<int64_t>(kv_rows_.size()),
                            .rows = static_cast<int64_t>(sequence.tokens.size()),
                            .drafts = sequence.drafts,
@@ -257,14 +280,23 @@ void Forward::AddToResidual(int layer, Vector post_norm, TapPoint post_norm_poin
   });
 }
 
-void Forward::Rotate(int layer, int64_t row) {
+void Forward::RotateQueries(int layer, int64_t row) {
   const LayerSpec& spec = spec_.layers[layer];
   const size_t rope = rope_of_layer_[layer];
   const auto q = Row(buffers_.q, row, spec.q_size());
-  const auto angles = Angles(row, rope);
-  ropes_[rope].Rotate(angles, spec.head_dim, q);
-  ropes_[rope].Rotate(angles, spec.head_dim, Row(buffers_.k, row, spec.kv_size()));
+  ropes_[rope].Rotate(Angles(row, rope), spec.head_dim, q);
   if (spec.temperature > 0) Scale(QueryScale(spec, kv_rows_[row].position), q);
+}
+
+void Forward::StoreRow(int layer, int64_t row) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const size_t rope = rope_of_layer_[layer];
+  const auto k = Row(buffers_.k, row, spec.kv_size());
+  ropes_[rope].Rotate(Angles(row, rope), spec.head_dim, k);
+  KvRow& kv = kv_rows_[row];
+  const int32_t block = spec.window == 0 ? kv.block : kv.window_block;
+  kv.finite &=
+      caches_.of(spec).Store(layer, block, kv.row, k, Row(buffers_.v, row, spec.kv_size()));
 }
 
 void Forward::RunMixer(int layer, ActivationTap* tap) {
@@ -332,12 +364,9 @@ void Forward::RunAttention(int layer, const float* input, ActivationTap* tap) {
     Tap(tap, kKNorm, layer, b.k, rows_, kv_size);
   }
 
-  KvCache& cache = caches_.of(spec);
   ForRows(rows_, [&](int64_t row) {
-    Rotate(layer, row);
-    KvRow& kv = kv_rows_[row];
-    const int32_t block = spec.window == 0 ? kv.block : kv.window_block;
-    kv.finite &= cache.Store(layer, block, kv.row, Row(b.k, row, kv_size), Row(b.v, row, kv_size));
+    RotateQueries(layer, row);
+    StoreRow(layer, row);
   });
   Tap(tap, kQRope, layer, b.q, rows_, q_size);
   Tap(tap, kKRope, layer, b.k, rows_, kv_size);
@@ -386,12 +415,16 @@ void Forward::Logits(const float* normed, int64_t rows, float* logits) {
   });
 }
 
+void Forward::HeadInputs(std::span<const int64_t> rows, float* out) {
+  ForRows(std::ssize(rows), [&](int64_t i) {
+    NormRow(weights_.output_norm, Row(buffers_.residual, rows[i], spec_.hidden),
+            Row(out, i, spec_.hidden));
+  });
+}
+
 std::span<const float> Forward::LogitsOfRows(std::span<const int64_t> rows) {
   const int64_t count = std::ssize(rows);
-  ForRows(count, [&](int64_t i) {
-    NormRow(weights_.output_norm, Row(buffers_.residual, rows[i], spec_.hidden),
-            Row(buffers_.head_in, i, spec_.hidden));
-  });
+  HeadInputs(rows, buffers_.head_in);
   Logits(buffers_.head_in, count, buffers_.logits);
   return {buffers_.logits, static_cast<size_t>(count * spec_.vocab)};
 }

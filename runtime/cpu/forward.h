@@ -35,6 +35,8 @@ struct ForwardSequence {
   // which Run replaces by that after the last token that is no draft. What it holds does not matter
   // before position 0.
   std::span<float> state = {};
+  // The first position that has keys and values.
+  int64_t first_key = 0;
 };
 
 // The most of a Forward.
@@ -89,15 +91,24 @@ class Forward {
   // computed for every row too, in memory that the call allocates.
   void Run(std::span<const ForwardSequence> sequences, ActivationTap* tap);
 
-  // Computes one layer alone, for one sequence, and shows it. `input`, [tokens, hidden], is the
-  // output of the layer before; if empty, the embeddings are the input and are shown as well.
-  void RunLayer(const ForwardSequence& sequence, int layer, std::span<const float> input,
-                ActivationTap& tap);
+  // Computes one layer alone, and shows it to the tap if there is one. `input`, [tokens, hidden],
+  // is the output of the layer before; if empty, the embeddings are the input and are shown as
+  // well.
+  void RunLayer(std::span<const ForwardSequence> sequences, int layer, std::span<const float> input,
+                ActivationTap* tap);
+  // Computes and stores the keys and values that RunLayer of an attention layer stores, alone.
+  void StoreLayer(std::span<const ForwardSequence> sequences, int layer,
+                  std::span<const float> input);
   // Computes the head alone and shows it, for one row, [hidden], of the last layer's output.
   void RunHeadOn(std::span<const float> input, ActivationTap& tap);
+  // The last layer's output in rows of the last step, normalised as the head takes it; [rows,
+  // hidden].
+  void HeadInputs(std::span<const int64_t> rows, float* out);
   // Logits of rows of the last step, at most ForwardLimits::logit_rows; [rows, vocab]. They
   // overwrite those of the call before.
   std::span<const float> LogitsOfRows(std::span<const int64_t> rows);
+  // The HeadInputs of the rows of the last LogitsOfRows.
+  const float* head_inputs() const { return buffers_.head_in; }
 
   // Number of rows of the last step's sequence `sequence`, counted from its first, before the first
   // one whose keys or values are not finite in the cache's type, or after which the recurrent state
@@ -147,8 +158,10 @@ class Forward {
   void TapHead(ActivationTap& tap);
   void NormRow(Vector weight, std::span<const float> x, std::span<float> y) const;
   void Norm(Vector weight, const float* x, int64_t rows, float* y);
-  // Rotates a row's queries and keys, and scales its queries.
-  void Rotate(int layer, int64_t row);
+  // Rotates a row's queries, and scales them.
+  void RotateQueries(int layer, int64_t row);
+  // Rotates a row's keys, and stores them and its values.
+  void StoreRow(int layer, int64_t row);
   // Adds block_out, normalised first if the layer has post norms, to the residual.
   void AddToResidual(int layer, Vector post_norm, TapPoint post_norm_point, ActivationTap* tap);
   // Logits of `rows` rows that were normalised.

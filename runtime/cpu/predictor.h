@@ -24,7 +24,7 @@ class Predictor {
  public:
   virtual ~Predictor() = default;
 
-  // Computes consecutive rows, of which the first is at `position`; the rows before it have been
+  // Computes consecutive rows, of which the first has number `position`; those before it have been
   // computed, and those from there on are forgotten. Row i takes tokens[i] and row i of `hidden`,
   // [rows, hidden]. At most as many rows as the model's context.
   virtual Predictions Run(std::span<const int32_t> tokens, std::span<const float> hidden,
