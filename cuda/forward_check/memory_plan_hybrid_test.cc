@@ -262,7 +262,24 @@ TEST(HybridPlanTest, TooManySequencesAreRefusedWithNumbers) {
       AllOf(HasSubstr(absl::StrCat("recurrent states of 64 sequences and 0 cells ", states, ")")),
             HasSubstr(absl::StrCat("and ", device.free_bytes, " of 25769803776 are free")),
             HasSubstr("lower kv_cache_bytes, state_cache_bytes, max_seqs or max_step_tokens")));
-  EXPECT_TRUE(TryPlan(spec, ForSequences(8), device).ok());
+  // The advice is worth following.
+  const std::string message(status.message());
+  const std::string advice = "; with max_seqs of ";
+  const size_t at = message.find(advice);
+  ASSERT_NE(at, std::string::npos) << message;
+  const int advised = std::stoi(message.substr(at + advice.size()));
+  EXPECT_GE(advised, 16);
+  const MemoryPlan plan = Plan(spec, ForSequences(advised), device);
+  EXPECT_GE(plan.forward.context_length, 16'384);
+
+  BackendOptions options = ForSequences(64);
+  options.kv_cache_bytes = int64_t{4} << 30;
+  const std::string with_kv(TryPlan(spec, options, device).status().message());
+  const size_t there = with_kv.find(advice);
+  ASSERT_NE(there, std::string::npos) << with_kv;
+  options.max_seqs = std::stoi(with_kv.substr(there + advice.size()));
+  EXPECT_LT(options.max_seqs, advised);
+  EXPECT_TRUE(TryPlan(spec, options, device).ok());
 }
 
 // Steps become shorter where states leave little memory.
