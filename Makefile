@@ -15,7 +15,6 @@ build:  ## Install what is missing, build the programs into build/release/bin/.
 
 demo:  ## Build, fetch a model, start a worker, stream a haiku, stop.
 	@tools/install-deps
-	@tools/build release worker-orcd orcdctl
 	@tools/demo
 
 fleet:  ## Two workers and smg in front: chat, spread, kill one, start it again.
