@@ -6,13 +6,13 @@
 namespace orcd {
 namespace {
 
-constexpr int kPeriod = 4;
+constexpr int kCohere2Period = 4;
 
 constexpr TensorRule kNorm[] = {
     {"attn_norm.weight", &LayerWeights::attn_norm, Dim::kHidden},
 };
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadCohere2(const GgufReader& gguf) {
   constexpr std::string_view kLogit = "logit_scale";
   const Keys keys(gguf, "cohere2");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNorm, {kLogit, kSlidingWindow},
@@ -20,7 +20,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   ORCD_ASSIGN_OR_RETURN(spec.logit_scale, keys.Scale(kLogit));
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,
-                        ReadLocalLayers(keys, spec.num_layers(), kPeriod));
+                        ReadLocalLayers(keys, spec.num_layers(), kCohere2Period));
   for (int i = 0; i < spec.num_layers(); ++i) {
     LayerSpec& layer = spec.layers[i];
     layer.form = LayerForm::kParallel;
@@ -39,7 +39,7 @@ constinit const Architecture kCohere2 = {.name = "cohere2",
                                          .family = "Cohere2",
                                          .models = "Command R7B and Command A",
                                          .status = "a random model",
-                                         .read = Read,
+                                         .read = ReadCohere2,
                                          .tensors = {kDecoderTensors, kNorm}};
 
 }  // namespace orcd

@@ -6,15 +6,15 @@
 namespace orcd {
 namespace {
 
-constexpr int kPeriod = 6;
-constexpr int kLayersOf27b = 62;
+constexpr int kGemma3Period = 6;
+constexpr int kGemma3LayersOf27b = 62;
 constexpr float kDefaultLocalBase = 10000;
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGemma3(const GgufReader& gguf) {
   const Keys keys(gguf, "gemma3");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec,
                         ReadDecoder(keys, RopeKind::kNeox, {kFinalSoftcap, kSlidingWindow}));
-  SetGemma(keys, kLayersOf27b, spec);
+  SetGemma(keys, kGemma3LayersOf27b, spec);
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::kHead;
   if (keys.Has(kFinalSoftcap)) {
     ORCD_ASSIGN_OR_RETURN(spec.logit_softcap, keys.Scale(kFinalSoftcap));
@@ -22,7 +22,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   if (!keys.Has(kSlidingWindow)) return spec;
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,
-                        ReadLocalLayers(keys, spec.num_layers(), kPeriod));
+                        ReadLocalLayers(keys, spec.num_layers(), kGemma3Period));
   // The scaling of the file is that of the other layers.
   RopeSpec rope = {.kind = RopeKind::kNeox, .dims = spec.layers[0].rope.dims};
   ORCD_ASSIGN_OR_RETURN(rope.base,
@@ -42,7 +42,7 @@ constinit const Architecture kGemma3 = {
     .family = "Gemma 3",
     .models = "Gemma 3, text only",
     .status = "Gemma 3 270M, random models",
-    .read = Read,
+    .read = ReadGemma3,
     .tensors = {kDecoderTensors, kPreNorms, kPostNorms, kHeadNorms}};
 
 }  // namespace orcd

@@ -7,7 +7,7 @@
 namespace orcd {
 namespace {
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGlm4(const GgufReader& gguf) {
   constexpr std::string_view kSections = "rope.dimension_sections";
   const Keys keys(gguf, "glm4");
   // Models that also read images divide RoPE into axes, and rotate other pairs.
@@ -28,7 +28,7 @@ constinit const Architecture kGlm4 = {.name = "glm4",
                                       .family = "GLM-4",
                                       .models = "GLM-4-0414",
                                       .status = "random models",
-                                      .read = Read,
+                                      .read = ReadGlm4,
                                       .tensors = {kDecoderTensors, kPreNorms, kPostNorms},
                                       .fused_ffn = true};
 

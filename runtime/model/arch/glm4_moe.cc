@@ -11,7 +11,7 @@ constexpr TensorRule kSelectionBias[] = {
      LayerPart::kExperts},
 };
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGlm4Moe(const GgufReader& gguf) {
   constexpr std::string_view kShared = "expert_shared_count";
   const Keys keys(gguf, "glm4moe");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec,
@@ -38,7 +38,7 @@ constinit const Architecture kGlm4Moe = {
     .family = "GLM-4.5",
     .models = "GLM-4.5, 4.6 and 4.7",
     .status = "random models",
-    .read = Read,
+    .read = ReadGlm4Moe,
     .tensors = {kDecoderTensors, kPreNormsByAttention, kHeadNorms, kExpertTensors,
                 kSharedExpertTensors, kSelectionBias}};
 

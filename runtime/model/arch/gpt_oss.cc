@@ -6,7 +6,7 @@
 namespace orcd {
 namespace {
 
-constexpr int kPeriod = 2;
+constexpr int kGptOssPeriod = 2;
 
 constexpr TensorRule kOwnTensors[] = {
     {"attn_output.bias", &LayerWeights::attn_output_bias, Dim::kHidden},
@@ -21,7 +21,7 @@ constexpr TensorRule kOwnTensors[] = {
      LayerPart::kEachExpert},
 };
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGptOss(const GgufReader& gguf) {
   const Keys keys(gguf, "gpt-oss");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec,
                         ReadDecoder(keys, RopeKind::kNeox, {kExpertCount, kSlidingWindow}));
@@ -31,7 +31,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   SetExperts(experts, 0, spec);
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,
-                        ReadLocalLayers(keys, spec.num_layers(), kPeriod));
+                        ReadLocalLayers(keys, spec.num_layers(), kGptOssPeriod));
   ORCD_ASSIGN_OR_RETURN(const float local_base, keys.NumberBetween("rope.freq_base_swa", 1, 1e12f,
                                                                    spec.layers[0].rope.base));
   for (int i = 0; i < spec.num_layers(); ++i) {
@@ -54,7 +54,7 @@ constinit const Architecture kGptOss = {
     .family = "gpt-oss",
     .models = "gpt-oss",
     .status = "random models",
-    .read = Read,
+    .read = ReadGptOss,
     .tensors = {kDecoderTensors, kPreNormsByAttention, kQkvBiases, kExpertTensors, kOwnTensors}};
 
 }  // namespace orcd

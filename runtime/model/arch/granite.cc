@@ -25,11 +25,11 @@ absl::StatusOr<ModelSpec> ReadGranite(const Keys& keys, std::string_view kind = 
   return spec;
 }
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGraniteDense(const GgufReader& gguf) {
   return ReadGranite(Keys(gguf, "granite"));
 }
 
-absl::StatusOr<ModelSpec> ReadMoe(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadGraniteMoe(const GgufReader& gguf) {
   const Keys keys(gguf, "granitemoe");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadGranite(keys, kExpertCount));
   ORCD_ASSIGN_OR_RETURN(ExpertsSpec experts, ReadExperts(keys, {.ffn = spec.layers[0].ffn}));
@@ -45,7 +45,7 @@ constinit const Architecture kGranite = {.name = "granite",
                                          .family = "Granite",
                                          .models = "Granite 3 and 4 without experts and Mamba",
                                          .status = "random models",
-                                         .read = Read,
+                                         .read = ReadGraniteDense,
                                          .tensors = {kDecoderTensors, kPreNorms, kRopeFactors}};
 
 constinit const Architecture kGraniteMoe = {
@@ -53,7 +53,7 @@ constinit const Architecture kGraniteMoe = {
     .family = "Granite MoE",
     .models = "Granite 3 with experts",
     .status = "random models, by a program of the tests",
-    .read = ReadMoe,
+    .read = ReadGraniteMoe,
     .tensors = {kDecoderTensors, kPreNorms, kRopeFactors, kExpertTensors, kSharedExpertTensors}};
 
 }  // namespace orcd

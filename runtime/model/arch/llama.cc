@@ -6,7 +6,7 @@
 namespace orcd {
 namespace {
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadLlama(const GgufReader& gguf) {
   const Keys keys(gguf, "llama");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNorm, {kExpertCount}));
   ORCD_ASSIGN_OR_RETURN(const int count, keys.Count(kExpertCount, kMaxExperts));
@@ -23,7 +23,7 @@ constinit const Architecture kLlama = {
     .family = "Llama",
     .models = "Llama 2 and 3, Mistral, Mixtral, SmolLM2 and others",
     .status = "SmolLM2-135M, random models, also with experts",
-    .read = Read,
+    .read = ReadLlama,
     .tensors = {kDecoderTensors, kPreNorms, kRopeFactors, kExpertTensors}};
 
 }  // namespace orcd

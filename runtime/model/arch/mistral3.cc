@@ -7,7 +7,7 @@
 namespace orcd {
 namespace {
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadMistral3(const GgufReader& gguf) {
   constexpr std::string_view kTemperature = "attention.temperature_scale";
   constexpr std::string_view kLength = "attention.temperature_length";
   constexpr std::string_view kOriginal = "rope.scaling.original_context_length";
@@ -38,7 +38,7 @@ constinit const Architecture kMistral3 = {
     .family = "Mistral 3",
     .models = "Ministral 3, Mistral Small 3.2, Devstral Small 2",
     .status = "random models",
-    .read = Read,
+    .read = ReadMistral3,
     .tensors = {kDecoderTensors, kPreNorms, kRopeFactors}};
 
 }  // namespace orcd

@@ -6,14 +6,14 @@
 namespace orcd {
 namespace {
 
-constexpr int kPeriod = 4;
+constexpr int kOlmo2Period = 4;
 
 constexpr TensorRule kProjectionNorms[] = {
     {"attn_q_norm.weight", &LayerWeights::attn_q_norm, Dim::kQ},
     {"attn_k_norm.weight", &LayerWeights::attn_k_norm, Dim::kKv},
 };
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadOlmo2(const GgufReader& gguf) {
   constexpr std::string_view kMagnitude = "rope.scaling.attn_factor";
   const Keys keys(gguf, "olmo2");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNeox, {kSlidingWindow}));
@@ -29,7 +29,7 @@ absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
   if (!keys.Has(kSlidingWindow)) return spec;
   ORCD_ASSIGN_OR_RETURN(const int window, keys.Size(kSlidingWindow, kMaxContextLength));
   ORCD_ASSIGN_OR_RETURN(const std::vector<bool> local,
-                        ReadLocalLayers(keys, spec.num_layers(), kPeriod));
+                        ReadLocalLayers(keys, spec.num_layers(), kOlmo2Period));
   for (int i = 0; i < spec.num_layers(); ++i) {
     if (!local[i]) continue;
     LayerSpec& layer = spec.layers[i];
@@ -46,7 +46,7 @@ constinit const Architecture kOlmo2 = {.name = "olmo2",
                                        .family = "OLMo 2",
                                        .models = "OLMo 2 and 3",
                                        .status = "random models of OLMo 2",
-                                       .read = Read,
+                                       .read = ReadOlmo2,
                                        .tensors = {kDecoderTensors, kPostNorms, kProjectionNorms}};
 
 }  // namespace orcd

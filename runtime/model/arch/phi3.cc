@@ -10,7 +10,7 @@ constexpr TensorRule kLongRope[] = {
     Optional({"rope_factors_long.weight", &ModelWeights::rope_factors_long, Dim::kRopePairs}),
 };
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadPhi3(const GgufReader& gguf) {
   // Files name a window, but the models attend to the whole context.
   return ReadDecoder(Keys(gguf, "phi3"), RopeKind::kNeox, {kSlidingWindow});
 }
@@ -21,7 +21,7 @@ constinit const Architecture kPhi3 = {.name = "phi3",
                                       .family = "Phi-3",
                                       .models = "Phi-3, Phi-3.5-mini, Phi-4 and Phi-4-mini",
                                       .status = "random models",
-                                      .read = Read,
+                                      .read = ReadPhi3,
                                       .tensors = {kDecoderTensors, kPreNorms, kLongRope},
                                       .fused_ffn = true};
 

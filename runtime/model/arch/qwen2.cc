@@ -14,13 +14,13 @@ absl::Status CheckRopeBase(const Keys& keys) {
                       "with its config.json");
 }
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadQwen2(const GgufReader& gguf) {
   const Keys keys(gguf, "qwen2");
   ORCD_RETURN_IF_ERROR(CheckRopeBase(keys));
   return ReadDecoder(keys, RopeKind::kNeox);
 }
 
-absl::StatusOr<ModelSpec> ReadMoe(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadQwen2Moe(const GgufReader& gguf) {
   const Keys keys(gguf, "qwen2moe");
   ORCD_RETURN_IF_ERROR(CheckRopeBase(keys));
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(keys, RopeKind::kNeox, {kExpertCount}));
@@ -39,7 +39,7 @@ constinit const Architecture kQwen2 = {
     .family = "Qwen2",
     .models = "Qwen2 and Qwen2.5",
     .status = "Qwen2.5-Coder-0.5B, random models of every file type",
-    .read = Read,
+    .read = ReadQwen2,
     .tensors = {kDecoderTensors, kPreNorms, kQkvBiases}};
 
 constinit const Architecture kQwen2Moe = {
@@ -47,7 +47,7 @@ constinit const Architecture kQwen2Moe = {
     .family = "Qwen2 MoE",
     .models = "Qwen1.5 and Qwen2 with experts",
     .status = "random models, by a program of the tests",
-    .read = ReadMoe,
+    .read = ReadQwen2Moe,
     .tensors = {kDecoderTensors, kPreNorms, kQkvBiases, kExpertTensors, kSharedExpertTensors,
                 kSharedRouterTensors}};
 

@@ -12,7 +12,9 @@ absl::StatusOr<ModelSpec> ReadQwen3(const Keys& keys, std::string_view kind = ""
   return spec;
 }
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) { return ReadQwen3(Keys(gguf, "qwen3")); }
+absl::StatusOr<ModelSpec> ReadQwen3Dense(const GgufReader& gguf) {
+  return ReadQwen3(Keys(gguf, "qwen3"));
+}
 
 // RoPE's interleaved axes all have the text's position, so it is that of Qwen3. What the file adds
 // for images does not apply to text.
@@ -20,7 +22,7 @@ absl::StatusOr<ModelSpec> ReadVl(const GgufReader& gguf) {
   return ReadQwen3(Keys(gguf, "qwen3vl"));
 }
 
-absl::StatusOr<ModelSpec> ReadMoe(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadQwen3Moe(const GgufReader& gguf) {
   const Keys keys(gguf, "qwen3moe");
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadQwen3(keys, kExpertCount));
   ORCD_ASSIGN_OR_RETURN(const ExpertsSpec experts, ReadExperts(keys, {}));
@@ -34,7 +36,7 @@ constinit const Architecture kQwen3 = {.name = "qwen3",
                                        .family = "Qwen3",
                                        .models = "Qwen3 without experts",
                                        .status = "random models",
-                                       .read = Read,
+                                       .read = ReadQwen3Dense,
                                        .tensors = {kDecoderTensors, kPreNorms, kHeadNorms}};
 
 constinit const Architecture kQwen3Moe = {
@@ -42,7 +44,7 @@ constinit const Architecture kQwen3Moe = {
     .family = "Qwen3 MoE",
     .models = "Qwen3 with experts",
     .status = "random models",
-    .read = ReadMoe,
+    .read = ReadQwen3Moe,
     .tensors = {kDecoderTensors, kPreNorms, kHeadNorms, kExpertTensors}};
 
 constinit const Architecture kQwen3Vl = {.name = "qwen3vl",

@@ -55,11 +55,11 @@ absl::StatusOr<ModelSpec> ReadHybridMoe(const Keys& keys, HeadPairing pairing) {
   return spec;
 }
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadQwen35Dense(const GgufReader& gguf) {
   return ReadHybrid(Keys(gguf, "qwen35"), HeadPairing::kModulo, {kPredictLayers});
 }
 
-absl::StatusOr<ModelSpec> ReadMoe(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadQwen35Moe(const GgufReader& gguf) {
   return ReadHybridMoe(Keys(gguf, "qwen35moe"), HeadPairing::kModulo);
 }
 
@@ -73,7 +73,7 @@ constinit const Architecture kQwen35 = {.name = "qwen35",
                                         .family = "Qwen3.5",
                                         .models = "Qwen3.5 and 3.6 without experts, text only",
                                         .status = "random models",
-                                        .read = Read,
+                                        .read = ReadQwen35Dense,
                                         .tensors = {kDecoderTensors, kPreNormsByAttention,
                                                     kHeadNorms, kDeltaNetTensors, kQwen35Tensors}};
 
@@ -82,7 +82,7 @@ constinit const Architecture kQwen35Moe = {
     .family = "Qwen3.5 MoE",
     .models = "Qwen3.5 and 3.6 with experts, text only",
     .status = "random models",
-    .read = ReadMoe,
+    .read = ReadQwen35Moe,
     .tensors = {kDecoderTensors, kPreNormsByAttention, kHeadNorms, kDeltaNetTensors, kQwen35Tensors,
                 kExpertTensors, kSharedExpertTensors, kSharedRouterTensors}};
 

@@ -4,7 +4,7 @@
 namespace orcd {
 namespace {
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadSeedOss(const GgufReader& gguf) {
   return ReadDecoder(Keys(gguf, "seed_oss"), RopeKind::kNeox);
 }
 
@@ -14,7 +14,7 @@ constinit const Architecture kSeedOss = {.name = "seed_oss",
                                          .family = "Seed-OSS",
                                          .models = "Seed-OSS",
                                          .status = "a random model",
-                                         .read = Read,
+                                         .read = ReadSeedOss,
                                          .tensors = {kDecoderTensors, kPreNormsByAttention}};
 
 }  // namespace orcd

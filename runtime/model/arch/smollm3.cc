@@ -5,11 +5,11 @@
 namespace orcd {
 namespace {
 
-constexpr int kPeriod = 4;
+constexpr int kSmollm3Period = 4;
 
-absl::StatusOr<ModelSpec> Read(const GgufReader& gguf) {
+absl::StatusOr<ModelSpec> ReadSmollm3(const GgufReader& gguf) {
   ORCD_ASSIGN_OR_RETURN(ModelSpec spec, ReadDecoder(Keys(gguf, "smollm3"), RopeKind::kNorm));
-  for (int i = kPeriod - 1; i < spec.num_layers(); i += kPeriod) {
+  for (int i = kSmollm3Period - 1; i < spec.num_layers(); i += kSmollm3Period) {
     spec.layers[i].rope = {.kind = RopeKind::kNone};
   }
   return spec;
@@ -21,7 +21,7 @@ constinit const Architecture kSmolLm3 = {.name = "smollm3",
                                          .family = "SmolLM3",
                                          .models = "SmolLM3",
                                          .status = "a random model",
-                                         .read = Read,
+                                         .read = ReadSmollm3,
                                          .tensors = {kDecoderTensors, kPreNorms}};
 
 }  // namespace orcd
