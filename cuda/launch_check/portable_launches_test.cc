@@ -279,19 +279,20 @@ TEST_P(PortableLaunchesTest, Attention) {
           const int32_t* const split = split_queries ? Nowhere<int32_t>() : nullptr;
           for (const int sequences : {1, 64, 512}) {
             for (const int key_splits : {1, 16}) {
-              ExpectLaunched(kernels().decode_attention({.sequences = sequences,
-                                                         .qkv = {.query_split = split,
-                                                                 .heads = kv_heads * group_heads,
-                                                                 .kv_heads = kv_heads,
-                                                                 .head_dim = head_dim},
-                                                         .q = Nowhere<__half>(),
-                                                         .q_lo = Nowhere<__half>(),
-                                                         .kv = kv,
-                                                         .key_splits = key_splits,
-                                                         .partials = Nowhere<float>(),
-                                                         .counters = Nowhere<int32_t>()},
-                                                        traits(), nullptr),
-                             what + ", " + std::to_string(sequences) + " sequences");
+              DecodeAttentionArgs args = {.sequences = sequences,
+                                          .qkv = {.query_split = split,
+                                                  .heads = kv_heads * group_heads,
+                                                  .kv_heads = kv_heads,
+                                                  .head_dim = head_dim},
+                                          .kv = kv,
+                                          .key_splits = key_splits,
+                                          .partials = Nowhere<float>(),
+                                          .counters = Nowhere<int32_t>()};
+              const std::string of = what + ", " + std::to_string(sequences) + " sequences";
+              ExpectLaunched(kernels().decode_attention(args, traits(), nullptr), of);
+              args.q = Nowhere<__half>();
+              args.q_lo = Nowhere<__half>();
+              ExpectLaunched(kernels().decode_attention(args, traits(), nullptr), of + ", ready");
             }
           }
           for (const int tiles : {1, 8, 2000}) {

@@ -353,8 +353,7 @@ class AttentionTest : public GpuTest {
   }
 
   // The same for parts of one token. The keys and values of these tokens come from a QKV product
-  // made to give those of the sequences: decode attention makes them, or, of a set that fuses
-  // nothing, LaunchRope before it.
+  // made to give those of the sequences: decode attention makes them.
   std::vector<uint16_t> Decode(Sequences& all, const std::vector<Part>& parts, int key_splits) {
     all.Forget(parts);
     const DeviceStep step(all, parts);
@@ -384,8 +383,6 @@ class AttentionTest : public GpuTest {
     const DeviceArray<float> device_angles(angles);
     const DeviceQuerySplit query_split(shape);
     const DeviceSinks sinks(shape);
-    const DeviceArray<uint16_t> q(size_t{1} * step.tokens() * shape.heads() * shape.head_dim);
-    const DeviceArray<uint16_t> q_lo(q.size());
     const DeviceArray<float> partials(size_t{1} * step.key_tiles() * shape.heads() *
                                       (shape.head_dim + 2));
     const DeviceArray<int32_t> counters(std::vector<int32_t>(step.entries() * shape.kv_heads, 0));
@@ -393,40 +390,26 @@ class AttentionTest : public GpuTest {
     const DeviceActivations out(step.tokens(), shape.heads() * shape.head_dim);
     StepTables tables = step.tables();
     tables.tokens = device_tokens.data();
-    DecodeAttentionArgs args = {.step = tables,
-                                .sequences = step.entries(),
-                                .qkv = {.partials = device_products.data(),
-                                        .splits = 1,
-                                        .partials_tokens = step.tokens(),
-                                        .bias = bias.data(),
-                                        .angles = device_angles.data(),
-                                        .rope_dims = shape.head_dim,
-                                        .query_split = query_split.get(),
-                                        .heads = shape.heads(),
-                                        .kv_heads = shape.kv_heads,
-                                        .head_dim = shape.head_dim},
-                                .rule = shape.rule(sinks.get()),
-                                .kv = all.view(),
-                                .not_finite = not_finite.data(),
-                                .layer = kLayer,
-                                .key_splits = key_splits,
-                                .partials = partials.data(),
-                                .counters = counters.data(),
-                                .out = out.view()};
-    if (!kernels().fuses) {
-      EXPECT_EQ(LaunchRope({.step = args.step,
-                            .qkv = args.qkv,
-                            .q = reinterpret_cast<__half*>(q.data()),
-                            .q_lo = reinterpret_cast<__half*>(q_lo.data()),
-                            .kv = args.kv,
-                            .not_finite = args.not_finite,
-                            .layer = args.layer,
-                            .tokens = step.tokens()},
-                           stream()),
-                cudaSuccess);
-      args.q = reinterpret_cast<const __half*>(q.data());
-      args.q_lo = reinterpret_cast<const __half*>(q_lo.data());
-    }
+    const DecodeAttentionArgs args = {.step = tables,
+                                      .sequences = step.entries(),
+                                      .qkv = {.partials = device_products.data(),
+                                              .splits = 1,
+                                              .partials_tokens = step.tokens(),
+                                              .bias = bias.data(),
+                                              .angles = device_angles.data(),
+                                              .rope_dims = shape.head_dim,
+                                              .query_split = query_split.get(),
+                                              .heads = shape.heads(),
+                                              .kv_heads = shape.kv_heads,
+                                              .head_dim = shape.head_dim},
+                                      .rule = shape.rule(sinks.get()),
+                                      .kv = all.view(),
+                                      .not_finite = not_finite.data(),
+                                      .layer = kLayer,
+                                      .key_splits = key_splits,
+                                      .partials = partials.data(),
+                                      .counters = counters.data(),
+                                      .out = out.view()};
     EXPECT_EQ(kernels().decode_attention(args, traits(), stream()), cudaSuccess);
     EXPECT_EQ(out.WrittenOutside(), 0);
     // The tokens' keys and values were stored, and nothing else.
@@ -757,8 +740,8 @@ TEST_F(AttentionTest, RefusesWhatItHasNoKernelsFor) {
   const DecodeAttentionArgs decode = {
       .sequences = 1,
       .qkv = {.heads = 1, .kv_heads = 1, .head_dim = 64},
-      // A set that fuses makes the rows itself, unless queries see other tokens of the step.
-      .sees_step = kernels().fuses};
+      // Decode makes no rows if queries see other tokens of the step.
+      .sees_step = true};
   EXPECT_EQ(kernels().decode_attention(decode, traits(), stream()), cudaErrorInvalidValue);
   const PrefillAttentionArgs prefill = {.sequences = 1,
                                         .query_tiles = 1,
@@ -767,9 +750,9 @@ TEST_F(AttentionTest, RefusesWhatItHasNoKernelsFor) {
   EXPECT_EQ(kernels().prefill_attention(prefill, traits(), stream()), cudaErrorInvalidValue);
 }
 
-// Decode makes its own rows, in a set that fuses, with the arithmetic of LaunchRope: partials,
-// bias, norm, rotation, and values that are not finite; or it takes those that LaunchRope has made.
-// The parameter is a number of sequences for each of the decode kernels.
+// Decode makes its own rows, with the arithmetic of LaunchRope: partials, bias, norm, rotation, and
+// values that are not finite; or it takes those that LaunchRope has made. The parameter is a number
+// of sequences for each of the decode kernels.
 class DecodeRowsTest : public AttentionTest, public ::testing::WithParamInterface<int> {
  protected:
   static constexpr int kSplits = 3;
@@ -847,7 +830,7 @@ void DecodeRowsTest::ExpectRowsOfRope(const AttentionCase& shape, const QkvRule&
   EXPECT_EQ(rope_flags.Read(), expected_flags);
 
   for (const bool ready : {false, true}) {
-    if (!ready && !(kernels().fuses && DecodeMakesRows(qkv))) continue;
+    if (!ready && !DecodeMakesRows(qkv)) continue;
     for (const int splits : {1, 4}) {
       SCOPED_TRACE(::testing::Message() << (ready ? "ready rows, " : "") << splits << " splits");
       all.Forget(parts);

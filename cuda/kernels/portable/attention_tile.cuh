@@ -66,6 +66,10 @@ struct TileSource {
   int first_tile;
   int tile_stride;
   int end_tile;
+  // If there is such a position, its key and then its value in shared memory, which the cache does
+  // not have yet; else -1 and null.
+  int own_position;
+  const __half* own;
 
   __device__ __forceinline__ void SetCache(const KvCacheView& kv, int layer, int kv_head,
                                            const int32_t* sequence_blocks) {
@@ -76,9 +80,10 @@ struct TileSource {
   }
 };
 
-// Brings tiles to kThreads threads, a warp or a block, all of which call every function together.
-// kLag: stages that some of the threads are behind the others, if there are many stages: 0 or 1.
-template <int kHeadDim, int kCols, int kThreads, int kLag>
+// Brings tiles to a block of kThreads threads, all of which call every function together. kLag:
+// stages that some of the threads are behind the others, if there are many stages: 0 or 1. kOwn:
+// the source may have a position of its own.
+template <int kHeadDim, int kCols, int kThreads, int kLag, bool kOwn>
 class TilePipeline {
  public:
   static_assert(kHeadDim % kCols == 0 && kCols % 16 == 0);
@@ -97,11 +102,27 @@ class TilePipeline {
         tile_(source.first_tile),
         next_block_(Block(source.first_tile)) {}
 
-  // Starts the first copies. Copies that the thread has started before, and has made no group of,
-  // are awaited with the first stage.
+  // Starts the first copies, without the source's own position. Copies that the thread has started
+  // before, and has made no group of, are awaited with the first stage.
   __device__ __forceinline__ void Fill() {
 #pragma unroll 1
     for (int i = 0; i < Ahead(); ++i) CopyNext(i);
+  }
+
+  // Adds the source's own position, which is there from now on, to the stages that Fill has begun.
+  __device__ __forceinline__ void AddOwn() {
+    static_assert(kOwn);
+    has_own_ = true;
+    int tile = source_.first_tile;
+    int part = 0;
+#pragma unroll 1
+    for (int i = 0; i < Ahead() && tile < source_.end_tile; ++i) {
+      StoreOwn(ring_ + i * kStageBytes, tile, part);
+      if (++part == 2 * kParts) {
+        part = 0;
+        tile += source_.tile_stride;
+      }
+    }
   }
 
   // Returns when the thread's own copies of the next stage have arrived.
@@ -121,12 +142,8 @@ class TilePipeline {
     Await();
     // All copies of the next stage have arrived, and no thread still reads the stage that CopyNext
     // overwrites.
-    if constexpr (kThreads == 32) {
-      __syncwarp();
-    } else {
-      // Not __syncthreads(): threads that lag call this from elsewhere.
-      NamedBarrierSync(kPipelineBarrier, kThreads);
-    }
+    // Not __syncthreads(): threads that lag call this from elsewhere.
+    NamedBarrierSync(kPipelineBarrier, kThreads);
     const int stage = stage_;
     CopyNext(Wrap(stage + Ahead()));
     stage_ = Wrap(stage + 1);
@@ -169,6 +186,18 @@ class TilePipeline {
                : 0;
   }
 
+  // Stores the own position's columns of part `part` of tile `tile` to a stage, if it is there.
+  __device__ __forceinline__ void StoreOwn(uint32_t stage, int tile, int part) const {
+    const int row = source_.own_position - tile * kKeyTile;
+    const int core = static_cast<int>(threadIdx.x);
+    if (core >= kCols / kCore || row < 0 || row >= kKeyTile) return;
+    const int vector = row / kCore * kGroupVectors + core * kCore + row % kCore;
+    // Values follow the keys, as their parts do.
+    const __half* const from = source_.own + part * kCols + core * kCore;
+    *static_cast<uint4*>(__cvta_shared_to_generic(stage + vector * 16)) =
+        *reinterpret_cast<const uint4*>(from);
+  }
+
   // Starts the copies of the next part of the tiles to stage `stage`, if there is one; makes a
   // group in any case, so that groups count stages.
   __device__ __forceinline__ void CopyNext(int stage) {
@@ -182,6 +211,7 @@ class TilePipeline {
       const int positions = source_.positions;
       const int half_block = source_.half_block;
       const int block_mask = (1 << source_.block_shift) - 1;
+      const int own_position = kOwn ? source_.own_position : -1;
       const int is_values = part_ >= kParts ? 1 : 0;
       const __half* const from = source_.data + (part_ - is_values * kParts) * (kCols * kCore);
       const uint32_t to = ring_ + stage * kStageBytes;
@@ -196,11 +226,13 @@ class TilePipeline {
       for (int i = 0; i < kThreadVectors; ++i) {
         const int vector = first_vector + i * kThreads;
         const int position = tile_ * kKeyTile + vector / kGroupVectors * kCore;
+        if (kOwn && position + vector % kCore == own_position) continue;
         CopyAsync(to + vector * 16,
                   from + int64_t{halves[i]} * half_block + (position & block_mask) * kHeadDim +
                       vector % kGroupVectors * kCore,
                   IsSeen(position, first_seen, positions));
       }
+      if (kOwn && has_own_) StoreOwn(to, tile_, part_);
       if (++part_ == 2 * kParts) {
         part_ = 0;
         tile_ += source_.tile_stride;
@@ -213,6 +245,7 @@ class TilePipeline {
   const uint32_t ring_;
   const int stages_;
   const bool lags_;
+  bool has_own_ = false;
   // The next stage, of threads that do not lag.
   int stage_ = 0;
   // Tile and part that CopyNext copies next; parts are those of keys, then those of values.
@@ -282,9 +315,9 @@ __device__ __forceinline__ void AddProducts(uint32_t queries, uint32_t to_low, u
 
 // Scores of a warp's rows by the next tile's keys.
 template <int kHeadDim, int kCols, int kThreads, int kLag>
-__device__ __forceinline__ void ScoreTile(TilePipeline<kHeadDim, kCols, kThreads, kLag>& pipeline,
-                                          uint32_t queries, bool hi_lo, uint32_t to_low, bool sees,
-                                          ChunkScores (&s)[kKeyChunks]) {
+__device__ __forceinline__ void ScoreTile(
+    TilePipeline<kHeadDim, kCols, kThreads, kLag, false>& pipeline, uint32_t queries, bool hi_lo,
+    uint32_t to_low, bool sees, ChunkScores (&s)[kKeyChunks]) {
 #pragma unroll
   for (ChunkScores& chunk : s) {
 #pragma unroll

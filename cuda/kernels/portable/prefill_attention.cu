@@ -45,7 +45,7 @@ constexpr int kCols = kHeadDim % 64 == 0 ? 64
 template <int kHeadDim>
 constexpr int kSumCols = kHeadDim > 128 ? 32 : kCols<kHeadDim>;
 template <int kHeadDim>
-using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, kThreads, 1>;
+using Pipeline = TilePipeline<kHeadDim, kCols<kHeadDim>, kThreads, 1, false>;
 
 // Heads of 256 values have no hi/lo split, for which shared memory has no room.
 template <int kHeadDim>
