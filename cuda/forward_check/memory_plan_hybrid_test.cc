@@ -155,6 +155,8 @@ TEST(HybridPlanTest, AStateIsTheSumOfTheRecurrentLayers) {
   // 30 layers of the last 4 tokens' 8192 channels, and of 32 matrices.
   EXPECT_EQ(large.states.floats, 30 * (4 * 8192 + 32 * 128 * 128));
   EXPECT_EQ(large.states.slots, 64);
+  EXPECT_EQ(large.states.floats, Qwen35B().state_floats() + 30 * 8192)
+      << "draft_memory.cc counts one more position than the spec";
   const MemoryPlan dense = Plan(Qwen27B(), ForSequences(8), Gpu80());
   EXPECT_EQ(dense.states.floats, 48 * (4 * 10'240 + 48 * 128 * 128));
   EXPECT_EQ(dense.states.slots, 8);

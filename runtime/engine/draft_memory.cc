@@ -37,9 +37,11 @@ int64_t ActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
          (tokens * (4 * int64_t{spec.hidden} + widest) + logit_rows * spec.vocab);
 }
 
-// Bytes of a sequence's recurrent state.
+// Bytes of a sequence's recurrent state at most: a GPU keeps the inputs of one more position.
 int64_t StateBytes(const ModelSpec& spec) {
-  return spec.state_floats() * static_cast<int64_t>(sizeof(float));
+  int64_t floats = spec.state_floats();
+  for (const LayerSpec& layer : spec.layers) floats += layer.delta.channels();
+  return floats * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace
