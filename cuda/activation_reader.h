@@ -25,6 +25,12 @@ class ActivationReader {
   absl::StatusOr<std::vector<int32_t>> Ints(const int32_t* from, int64_t count) {
     return Values(from, count);
   }
+  template <typename T>
+  absl::StatusOr<std::vector<T>> Values(const T* from, int64_t count) {
+    std::vector<T> values(count);
+    ORCD_RETURN_IF_ERROR(Copy(from, values.data(), count * sizeof(T)));
+    return values;
+  }
 
   // Returns [tokens, cols], times `scale`.
   absl::StatusOr<std::vector<float>> FromActivations(const Activations& from, int tokens, int cols,
@@ -42,12 +48,6 @@ class ActivationReader {
   }
 
  private:
-  template <typename T>
-  absl::StatusOr<std::vector<T>> Values(const T* from, int64_t count) {
-    std::vector<T> values(count);
-    ORCD_RETURN_IF_ERROR(Copy(from, values.data(), count * sizeof(T)));
-    return values;
-  }
   absl::Status Copy(const void* from, void* to, size_t bytes) {
     ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
                               "reading activations");

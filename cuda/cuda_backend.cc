@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,7 +19,9 @@
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
+#include "cuda/in_flight.h"
 #include "cuda/memory_plan.h"
+#include "cuda/state_layout.h"
 #include "cuda/status.h"
 #include "cuda/step_tables.h"
 #include "runtime/backend/batch_checker.h"
@@ -70,6 +73,8 @@ struct Parts {
   DeviceMemory activations;
   DeviceMemory kv;
   cuda::KvCaches kv_views;
+  // Recurrent states of slots, then of cells (StatePlan).
+  DeviceMemory states;
   // Tables of the steps in flight, one after another.
   DeviceMemory tables;
   // One for each step in flight.
@@ -138,6 +143,7 @@ class CudaBackend : public Backend {
   absl::Status Launch(const StepBatch& batch) override;
   absl::Status GiveMasks(std::span<const TokenMask> masks) override;
   absl::StatusOr<StepResult> Wait() override;
+  std::vector<float> RecurrentState(int32_t slot) const override;
 
  private:
   // The smallest graph that computes a batch; null if there is none.
@@ -146,11 +152,15 @@ class CudaBackend : public Backend {
   absl::Status WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const;
   // The load of experts of a step that was waited for.
   ExpertLoad TakeExpertLoad(const Pending& pending);
+  // Moves recurrent states on by the drafts of a step that were right.
+  absl::Status Replay(const Pending& pending, const StepResult& result);
 
   const std::unique_ptr<Parts> parts_;
   BackendInfo info_;
   std::optional<BatchChecker> checker_;
   std::vector<SlotState> slots_;
+  // Tokens after which each slot's recurrent state stands.
+  std::vector<int64_t> state_tokens_;
   std::deque<Pending> pending_;
   uint32_t steps_ = 0;
   // The load of experts of all steps that were waited for.
@@ -159,7 +169,36 @@ class CudaBackend : public Backend {
 
 absl::Status EnqueueLogits(Parts& p, const StepShape& shape, int turn, ActivationTap* tap) {
   const TableLayout device(shape, p.plan.step, p.device_tables(turn));
-  return p.forward->Enqueue(device.tables(), shape, p.stream.get(), tap, p.host_expert_load(turn));
+  return p.forward->Enqueue(device.tables(), device.step_runs(), shape, turn, p.stream.get(), tap,
+                            p.host_expert_load(turn));
+}
+
+// Copies a recurrent state; `from` and `to` are indices of slots, or of cells behind them.
+absl::Status CopyState(Parts& p, int from, int to) {
+  const int64_t bytes = p.plan.states.bytes_each();
+  ORCD_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(p.states.data() + to * bytes, p.states.data() + from * bytes, bytes,
+                      cudaMemcpyDeviceToDevice, p.stream.get()),
+      "copying a recurrent state");
+  return absl::OkStatus();
+}
+
+// Before the step.
+absl::Status RestoreStates(Parts& p, const StepBatch& batch) {
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.restore_state < 0) continue;
+    ORCD_RETURN_IF_ERROR(CopyState(p, p.plan.states.slots + seq.restore_state, seq.slot));
+  }
+  return absl::OkStatus();
+}
+
+// After the step's layers, and before its drafts are among the states.
+absl::Status SaveStates(Parts& p, const StepBatch& batch) {
+  for (const StepSequence& seq : batch.seqs) {
+    if (seq.save_state < 0) continue;
+    ORCD_RETURN_IF_ERROR(CopyState(p, seq.slot, p.plan.states.slots + seq.save_state));
+  }
+  return absl::OkStatus();
 }
 
 // `all_sample`: as in Pending.
@@ -273,7 +312,9 @@ SampledToken SampleOf(const DrawResult& draw) {
 }
 
 CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
-    : parts_(std::move(parts)), slots_(parts_->plan.options.max_seqs) {
+    : parts_(std::move(parts)),
+      slots_(parts_->plan.options.max_seqs),
+      state_tokens_(parts_->plan.options.max_seqs) {
   const Parts& p = *parts_;
   info_.name = "cuda";
   info_.device = p.device.name;
@@ -292,6 +333,12 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.late_masks = true;
   info_.max_drafts = std::min(cuda::kMaxDrafts, p.plan.max_step_drafts);
   info_.max_step_drafts = p.plan.max_step_drafts;
+  info_.recurrent = p.model->spec().recurrent();
+  if (info_.recurrent) {
+    info_.state_cells = p.plan.states.cells;
+    info_.state_bytes = p.plan.state_bytes();
+    info_.state_cell_bytes = static_cast<uint64_t>(p.plan.states.bytes_each());
+  }
   info_.max_context = p.plan.forward.context_length;
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
@@ -341,6 +388,7 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
                              .first_draft = pending.drafts.size(),
                              .drafts = seq.drafts.size()});
     pending.drafts.insert(pending.drafts.end(), seq.drafts.begin(), seq.drafts.end());
+    state_tokens_[seq.slot] = seq.start_position + std::ssize(seq.tokens);
   }
   const LayerSpec& layer = p.model->spec().layers[0];
   const auto* const graph = FindGraph(batch);
@@ -355,6 +403,7 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
   pending.masks = used.masks;
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
   const bool draws = used.masks_to_follow == 0;
+  ORCD_RETURN_IF_ERROR(RestoreStates(p, batch));
   if (graph != nullptr) {
     const Graph& launched = (draws ? graph->whole : graph->up_to_logits)[pending.turn];
     ORCD_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(launched.get(), p.stream.get()), "launching a step");
@@ -364,6 +413,7 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
       ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, pending.turn, pending.all_sample()));
     }
   }
+  ORCD_RETURN_IF_ERROR(SaveStates(p, batch));
   if (draws) ORCD_RETURN_IF_ERROR(EndStep(p, pending.turn));
   pending_.push_back(std::move(pending));
   return absl::OkStatus();
@@ -422,7 +472,41 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
     }
     if (part.drafts > 0) slots_[part.slot].last_drawn = given.samples.back().token;
   }
+  if (info_.recurrent) ORCD_RETURN_IF_ERROR(Replay(pending, result));
   return result;
+}
+
+absl::Status CudaBackend::Replay(const Pending& pending, const StepResult& result) {
+  // The slot of a step with drafts is not used again before the step was waited for.
+  std::vector<cuda::DeltaReplayArgs::Replay> replays;
+  for (size_t i = 0; i < pending.parts.size(); ++i) {
+    const Pending::Part& part = pending.parts[i];
+    if (part.drafts == 0) continue;
+    const auto right = static_cast<int32_t>(result.parts[i].samples.size()) - 1;
+    if (right == 0) continue;
+    int64_t& tokens = state_tokens_[part.slot];
+    replays.push_back({.slot = part.slot,
+                       .first_draft = static_cast<int32_t>(part.first_draft),
+                       .drafts = right,
+                       .position = static_cast<int32_t>(tokens)});
+    tokens += right;
+  }
+  if (replays.empty()) return absl::OkStatus();
+  ORCD_RETURN_IF_CUDA_ERROR(cudaSetDevice(parts_->device.index), "selecting the GPU");
+  return parts_->forward->Replay(replays, pending.turn, parts_->stream.get());
+}
+
+std::vector<float> CudaBackend::RecurrentState(int32_t slot) const {
+  if (!info_.recurrent) return {};
+  const Parts& p = *parts_;
+  std::vector<float> state(p.plan.states.floats);
+  const int64_t bytes = p.plan.states.bytes_each();
+  const bool copied = cudaSetDevice(p.device.index) == cudaSuccess &&
+                      cudaMemcpyAsync(state.data(), p.states.data() + slot * bytes, bytes,
+                                      cudaMemcpyDeviceToHost, p.stream.get()) == cudaSuccess &&
+                      cudaStreamSynchronize(p.stream.get()) == cudaSuccess;
+  if (!copied) return {};
+  return cuda::FromDeviceState(p.model->spec(), state, state_tokens_[slot]);
 }
 
 ExpertLoad CudaBackend::TakeExpertLoad(const Pending& pending) {
@@ -577,7 +661,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   // The KV cache must not hold a value that is not finite.
   ORCD_RETURN_IF_CUDA_ERROR(cudaMemset(p.kv.data(), 0, p.kv.size()), "clearing the KV cache");
   p.kv_views = CachesAt(p.kv.data(), spec, p.plan);
-  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_views, p.device);
+  if (spec.recurrent()) {
+    ORCD_ASSIGN_OR_RETURN(p.states,
+                          DeviceMemory::Allocate(p.plan.state_bytes(), "recurrent states"));
+  }
+  const cuda::DeltaStates states = {.data = reinterpret_cast<float*>(p.states.data()),
+                                    .state_floats = p.plan.states.floats};
+  p.forward.emplace(spec, p.weights, *p.buffers, p.kv_views, states, p.device);
   ORCD_RETURN_IF_ERROR(CaptureAllGraphs(p));
   ORCD_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(p.stream.get()), "making graphs");
   return std::make_unique<CudaBackend>(std::move(parts));

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/forward_tap.h"
+#include "cuda/row_order.h"
 #include "cuda/status.h"
 #include "runtime/base/error.h"
 
@@ -72,6 +73,8 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
   std::vector<LayerPlan> plans;
   int in_whole = 0;
   int in_windows = 0;
+  int64_t state_floats = 0;
+  int64_t draft_floats = 0;
   for (int i = 0; i < spec.num_layers(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const DeviceLayer& w = weights.layers()[i];
@@ -99,7 +102,14 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
                  .score_softcap = layer.score_softcap,
                  .window = layer.window,
                  .sinks = w.attn_sinks};
-    plan.cache_layer = layer.window > 0 ? in_windows++ : in_whole++;
+    if (layer.recurrent()) {
+      plan.state_offset = state_floats;
+      plan.draft_offset = draft_floats;
+      state_floats += DeltaStateFloats(layer.delta);
+      draft_floats += DeltaDraftFloats(layer.delta);
+    } else {
+      plan.cache_layer = layer.window > 0 ? in_windows++ : in_whole++;
+    }
     // An epilogue adds by instructions that are exact for powers of two only.
     const bool unscaled = spec.residual_scale == 1;
     plan.attn_adds = unscaled && w.attn_output_bias == nullptr && w.attn_post_norm == nullptr;
@@ -114,7 +124,11 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   Carver carver(slab);
   const LayerSpec& shape = spec.layers[0];
   int ffn = 0;
-  for (const LayerSpec& layer : spec.layers) ffn = std::max(ffn, FfnWidth(layer));
+  int attended_cols = shape.q_size();
+  for (const LayerSpec& layer : spec.layers) {
+    ffn = std::max(ffn, FfnWidth(layer));
+    attended_cols = std::max(attended_cols, layer.delta.value_size());
+  }
   const int tokens = RoundUp(limits.max_tokens, 8);
   const int rows = RoundUp(limits.max_seqs, 8);
   const auto activations = [&](int count, int cols) {
@@ -123,7 +137,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   residual[0] = carver.Take<float>(int64_t{tokens} * spec.hidden);
   residual[1] = carver.Take<float>(spec.hidden);
   normed = activations(tokens, spec.hidden);
-  int64_t floats = 0;
+  int64_t product_floats = 0;
+  int64_t qkv_floats = 0;
   int64_t gate_and_up_floats = 0;
   dequantised_bytes = 0;
   // Bytes of the matrices that are dequantised together.
@@ -139,16 +154,18 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
     dequantised_bytes = std::max({dequantised_bytes, together, kMinDequantisedBytes});
   };
   for (const DeviceLayer& layer : weights.layers()) {
-    for (const Product& product :
-         {Product{.matrices = {layer.qkv[0], layer.qkv[1], layer.qkv[2]}, .num_matrices = 3},
-          Product{.matrices = {layer.attn_output}, .num_matrices = 1},
-          Product{.matrices = {layer.down}, .num_matrices = 1}}) {
-      floats = std::max(floats, ProductFloats(product, tokens));
+    for (const TiledMatrix* inputs : {layer.qkv, layer.delta.inputs}) {
+      const Product product = {.matrices = {inputs[0], inputs[1], inputs[2]}, .num_matrices = 3};
+      qkv_floats = std::max(qkv_floats, ProductFloats(product, tokens));
+      dequantise({&inputs[0], &inputs[1], &inputs[2]});
     }
-    dequantise({&layer.qkv[0], &layer.qkv[1], &layer.qkv[2]});
-    dequantise({&layer.attn_output});
+    for (const TiledMatrix* matrix :
+         {&layer.attn_gate, &layer.attn_output, &layer.delta.output, &layer.down}) {
+      const Product product = {.matrices = {*matrix}, .num_matrices = 1};
+      product_floats = std::max(product_floats, ProductFloats(product, tokens));
+      dequantise({matrix});
+    }
     dequantise({&layer.gate_up, &layer.up});
-    dequantise({&layer.down});
     if (layer.gate_apart()) gate_and_up_floats = int64_t{tokens} * 2 * ffn;
   }
   // The head is dequantised part by part.
@@ -156,13 +173,13 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
     dequantise({&weights.output()});
     dequantised_bytes = std::min(dequantised_bytes, kMinDequantisedBytes);
   }
-  products = carver.Take<float>(floats);
-  qkv = carver.Take<float>(floats);
+  products = carver.Take<float>(product_floats);
+  qkv = carver.Take<float>(qkv_floats);
   q = carver.Take<__half>(int64_t{tokens} * shape.q_size());
   q_lo = carver.Take<__half>(int64_t{tokens} * shape.q_size());
-  attended = activations(tokens, shape.q_size());
+  attended = activations(tokens, attended_cols);
   gathered_residual = carver.Take<float>(int64_t{rows} * spec.hidden);
-  gathered_attended = activations(rows, shape.q_size());
+  gathered_attended = activations(rows, attended_cols);
   head_in = activations(rows, spec.hidden);
   for (const RopeSpec& rope : RopesOf(spec)) {
     angles.push_back(carver.Take<float>(int64_t{limits.context_length} * rope.dims));
@@ -180,7 +197,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
       (std::max(ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, tokens)) + 255) /
       256 * 256;
   uint8_t* const aliased = carver.Take<uint8_t>(
-      std::max({gated_bytes + ExpertBuffers::RowBytes(spec, tokens), kFloat * rows * spec.vocab,
+      std::max({gated_bytes + ExpertBuffers::RowBytes(spec, tokens),
+                DeltaBuffers::RowBytes(spec, tokens), kFloat * rows * spec.vocab,
                 kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
   gated = reinterpret_cast<__half*>(aliased);
   logits = reinterpret_cast<float*>(aliased);
@@ -190,16 +208,18 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
   not_finite = carver.Take<int32_t>(limits.max_seqs);
   experts = ExpertBuffers(spec, tokens, slab == nullptr ? nullptr : aliased + gated_bytes, carver);
+  delta = DeltaBuffers(spec, tokens, limits.max_drafts, aliased, carver);
   bytes = carver.taken();
 }
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-                 const KvCaches& kv, const DeviceInfo& device)
+                 const KvCaches& kv, const DeltaStates& states, const DeviceInfo& device)
     : spec_(spec),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
       kv_(kv),
+      states_(states),
       plans_(PlanLayers(spec, weights, buffers)),
       device_(device.traits),
       kernels_(*device.kernels) {}
@@ -215,7 +235,8 @@ absl::Status Forward::ClearPadding(const Step& step, const Activations& to, int 
   return absl::OkStatus();
 }
 
-absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
+absl::Status Forward::Enqueue(const StepTables& tables, const StepRuns& runs,
+                              const StepShape& shape, int turn, cudaStream_t stream,
                               ActivationTap* tap, ExpertLoad* load) {
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
@@ -223,7 +244,14 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
   // The last layer with experts that the step runs to the end.
   int load_layer = tap == nullptr && shape.logit_rows == 0 ? last - 1 : last;
   while (load_layer >= 0 && spec_.layers[load_layer].experts.count == 0) --load_layer;
-  const Step step = {tables, shape, stream, tap == nullptr ? nullptr : &*shown, load, load_layer};
+  const Step step = {.tables = tables,
+                     .runs = runs,
+                     .shape = shape,
+                     .turn = turn,
+                     .stream = stream,
+                     .tap = tap == nullptr ? nullptr : &*shown,
+                     .load = load,
+                     .load_layer = load_layer};
   residual_ = buffers_.residual[0];
   new_residual_ = buffers_.residual[1];
   branch_ = {};
@@ -241,13 +269,13 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
                             "embedding");
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(shown->Rows(kEmbed, -1, residual_, spec_.hidden));
   for (int layer = 0; layer < last; ++layer) {
-    ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
+    ORCD_RETURN_IF_ERROR(RunMixer(step, layer));
     ORCD_RETURN_IF_ERROR(RunAttentionOutput(step, layer));
     ORCD_RETURN_IF_ERROR(RunFfn(step, layer));
   }
-  ORCD_RETURN_IF_ERROR(RunAttention(step, last));
-  // In the last layer, tokens without logits only contribute keys and values; their rows are
-  // dropped from here on.
+  ORCD_RETURN_IF_ERROR(RunMixer(step, last));
+  // In the last layer, tokens without logits only contribute keys and values, or to the recurrent
+  // state; their rows are dropped from here on.
   StepShape left = shape;
   StepTables left_tables = tables;
   if (tap == nullptr && shape.logit_rows < shape.tokens) {
@@ -257,7 +285,14 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepShape& shape, 
     left_tables.logit_tokens = nullptr;
     left_tables.tokens = nullptr;
   }
-  const Step rest = {left_tables, left, stream, step.tap, load, load_layer};
+  const Step rest = {.tables = left_tables,
+                     .runs = runs,
+                     .shape = left,
+                     .turn = turn,
+                     .stream = stream,
+                     .tap = step.tap,
+                     .load = load,
+                     .load_layer = load_layer};
   if (layer_.form == LayerForm::kParallel && left.tokens < shape.tokens) {
     // The FFN takes the rows that are left of attention's input.
     MatmulArgs unused;
@@ -458,22 +493,31 @@ StepTables Forward::TablesOf(const Step& step, const LayerPlan& plan) {
   return plan.in_windows() ? step.tables.OfWindows() : step.tables;
 }
 
+absl::Status Forward::RunMixer(const Step& step, int layer) {
+  attended_ = View(buffers_.attended, step.shape.tokens);
+  if (spec_.layers[layer].recurrent()) return RunDeltaNet(step, layer);
+  ORCD_RETURN_IF_ERROR(RunAttention(step, layer));
+  return GateAttention(step, layer);
+}
+
+absl::Status Forward::MixerNorm(const Step& step, int layer, MatmulArgs& args, bool in_product) {
+  // A parallel FFN takes the same input.
+  ORCD_RETURN_IF_ERROR(Norm(step, weights_.layers()[layer].attn_norm, args,
+                            in_product && layer_.form != LayerForm::kParallel));
+  if (step.tap == nullptr) return absl::OkStatus();
+  if (layer > 0) ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, layer - 1, residual_, spec_.hidden));
+  if (layer_.form == LayerForm::kPostNorm) return absl::OkStatus();
+  return step.tap->Normed(kAttnNorm, layer, args, spec_.hidden);
+}
+
 absl::Status Forward::RunAttention(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
   const LayerPlan& plan = plans_[layer];
-  attended_ = View(buffers_.attended, step.shape.tokens);
 
   MatmulArgs qkv_args = {
       .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
-  // A parallel FFN takes the same input.
-  ORCD_RETURN_IF_ERROR(Norm(step, w.attn_norm, qkv_args,
-                            /*in_product=*/layer_.form != LayerForm::kParallel));
-  if (step.tap != nullptr) {
-    if (layer > 0) ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, layer - 1, residual_, spec_.hidden));
-    if (layer_.form != LayerForm::kPostNorm) {
-      ORCD_RETURN_IF_ERROR(step.tap->Normed(kAttnNorm, layer, qkv_args, spec_.hidden));
-    }
-  }
+  // A gate takes the same input.
+  ORCD_RETURN_IF_ERROR(MixerNorm(step, layer, qkv_args, /*in_product=*/w.attn_gate.rows == 0));
   QkvProduct qkv = plan.qkv;
   if (RopeEpilogues(step, plan)) {
     qkv_args.epilogue = StoreQkv{RopeOf(step, plan, qkv)};
@@ -485,7 +529,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
     qkv.partials_tokens = products_tokens_;
   }
   const bool decodes = step.shape.decode && step.tap == nullptr;
-  const bool makes_rows = kernels_.fuses && decodes && !step.shape.drafts && DecodeMakesRows(qkv);
+  const bool makes_rows = decodes && !step.shape.drafts && DecodeMakesRows(qkv);
   if (!makes_rows && !RopeEpilogues(step, plan)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
   ORCD_RETURN_IF_ERROR(ClearPadding(step, attended_, layer_.q_size()));
   if (decodes) {
@@ -525,6 +569,29 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
   return step.tap->F16(kAttn, layer, attended_, layer_.q_size(), 1);
 }
 
+absl::Status Forward::GateAttention(const Step& step, int layer) {
+  const TiledMatrix& gate = weights_.layers()[layer].attn_gate;
+  if (gate.rows == 0) return absl::OkStatus();
+  ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products,
+                                      {.prologue = View(buffers_.normed, step.shape.tokens),
+                                       .product = {.matrices = {gate}, .num_matrices = 1}}));
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchGateAttention({.partials = buffers_.products,
+                                                 .splits = splits_,
+                                                 .partials_tokens = products_tokens_,
+                                                 .cols = gate.rows,
+                                                 .tokens = step.shape.tokens,
+                                                 .values = attended_},
+                                                step.stream),
+                            "the gate of attention");
+  if (step.tap == nullptr) return absl::OkStatus();
+  return step.tap->F16(kAttnGated, layer, attended_, gate.rows, 1);
+}
+
+int Forward::AttendedCols(int layer) const {
+  const LayerSpec& spec = spec_.layers[layer];
+  return spec.recurrent() ? spec.delta.value_size() : spec.q_size();
+}
+
 absl::Status Forward::GatherLogitRows(const Step& step) {
   const GatherRowsArgs args = {
       .residual = residual_,
@@ -533,7 +600,7 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
       .count = step.shape.logit_rows,
       .hidden = spec_.hidden,
       // With the zeros behind them.
-      .attended_cols = RoundUp(layer_.q_size(), kActivationCols),
+      .attended_cols = RoundUp(AttendedCols(spec_.num_layers() - 1), kActivationCols),
       .gathered_residual = buffers_.gathered_residual,
       .gathered_attended = View(buffers_.gathered_attended, step.shape.logit_rows)};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
@@ -544,13 +611,15 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
 
 absl::Status Forward::RunAttentionOutput(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
+  const bool recurrent = spec_.layers[layer].recurrent();
+  const TiledMatrix& output = recurrent ? w.delta.output : w.attn_output;
   ORCD_RETURN_IF_ERROR(MultiplyForResidual(
       step, plans_[layer].attn_adds,
       {.bias = w.attn_output_bias,
        .post_norm = w.attn_post_norm,
        .post_norm_point = kAttnPostNorm,
        .layer = layer},
-      {.prologue = attended_, .product = {.matrices = {w.attn_output}, .num_matrices = 1}}));
+      {.prologue = attended_, .product = {.matrices = {output}, .num_matrices = 1}}));
   if (step.tap == nullptr) return absl::OkStatus();
   return step.tap->Product(kAttnOutput, layer, branch_, spec_.hidden);
 }

@@ -6,14 +6,17 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cuda/delta_buffers.h"
 #include "cuda/device.h"
 #include "cuda/device_memory.h"
 #include "cuda/device_weights.h"
 #include "cuda/expert_buffers.h"
 #include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
@@ -41,6 +44,8 @@ struct ForwardLimits {
   int max_tokens = 0;
   // Sequences of a step, of which each draft is one (WriteTables), and slots of their state.
   int max_seqs = 0;
+  // Those drafts; used if the model has recurrent layers.
+  int max_drafts = 0;
   // Key tiles of all sequences of a step together, if several blocks share a sequence's keys.
   int max_key_tiles = 0;
   // Largest number of positions of a sequence.
@@ -64,15 +69,16 @@ struct ForwardBuffers {
   float* residual[2];  // [tokens, hidden] and [1, hidden]: with one token they alternate
   __half* normed;      // Activations [tokens, hidden]
   // StoreF32::y of the products that are added to the residual, and of q, k and v.
+  // The latter are also those that a delta net takes.
   float* products;
   float* qkv;
   __half* q;         // [tokens, heads, head_dim]
   __half* q_lo;      // the same: low part of the hi/lo split of Q
-  __half* attended;  // Activations [tokens, heads * head_dim]
+  __half* attended;  // Activations [tokens, width of attention or of a delta net]
   // Gathered rows with which the last layer goes on if not all tokens have logits. With one row,
   // gathered_residual and residual[1] alternate.
   float* gathered_residual;   // [logit rows, hidden]
-  __half* gathered_attended;  // Activations [logit rows, heads * head_dim]
+  __half* gathered_attended;  // Activations [logit rows, as `attended`]
   __half* head_in;            // Activations [logit rows, hidden]
   // QkvProduct::angles of each of RopesOf, [positions, dims].
   std::vector<float*> angles;
@@ -83,8 +89,8 @@ struct ForwardBuffers {
   uint8_t* dequantised;
   int64_t dequantised_bytes;
   StreamKWorkspace stream_k;  // null where no kernel uses it
-  // These three alias the same memory: at most one of them is in use at a time. Behind `gated`, the
-  // memory is that of ExpertBuffers::inputs and y.
+  // These three and the rows of DeltaBuffers alias the same memory: at most one of them is in use
+  // at a time. Behind `gated`, the memory is that of ExpertBuffers::inputs and y.
   __half* gated;              // Activations [tokens, ffn], or of experts [MaxExpertRows, ffn]
   float* logits;              // [logit rows, vocab]
   float* attention_partials;  // DecodeAttentionArgs::partials
@@ -95,6 +101,7 @@ struct ForwardBuffers {
   // [slots], nonzero if a sequence met a key or a value that was not finite.
   int32_t* not_finite;
   ExpertBuffers experts;
+  DeltaBuffers delta;
   size_t bytes;
 };
 
@@ -109,8 +116,11 @@ struct LayerPlan {
   // All but the partials.
   QkvProduct qkv;
   AttentionRule rule;
-  // Number of the layer within its cache.
+  // Number of the layer within its cache. A recurrent layer is in none.
   int cache_layer = 0;
+  // Those of a recurrent layer (DeltaStates, DeltaDrafts).
+  int64_t state_offset = 0;
+  int64_t draft_offset = 0;
   // True if products of many tokens can add to the residual in their epilogue.
   bool attn_adds = false;
   bool ffn_adds = false;
@@ -127,16 +137,22 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
 // Launches the kernels of steps. Owns nothing: views the weights and the buffers. One thread.
 class Forward {
  public:
-  // References must outlive this.
+  // References must outlive this. `states` are those of the first recurrent layer.
   Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-          const KvCaches& kv, const DeviceInfo& device);
+          const KvCaches& kv, const DeltaStates& states, const DeviceInfo& device);
 
-  // Enqueues a step; its logits are in buffers.logits afterwards, a row per logit row. With a tap
-  // (null in service), waits for every operation to show its result, and allocates memory to do so.
-  // `load`, if not null, is memory of the host that gets the load of experts of this and all
-  // earlier steps, unless the step runs no layer that has some.
-  absl::Status Enqueue(const StepTables& tables, const StepShape& shape, cudaStream_t stream,
-                       ActivationTap* tap, ExpertLoad* load = nullptr);
+  // Enqueues step `turn` of those in flight; its logits are in buffers.logits afterwards, a row per
+  // logit row. With a tap (null in service), waits for every operation to show its result, and
+  // allocates memory to do so. `load`, if not null, is memory of the host that gets the load of
+  // experts of this and all earlier steps, unless the step runs no layer that has some.
+  absl::Status Enqueue(const StepTables& tables, const StepRuns& runs, const StepShape& shape,
+                       int turn, cudaStream_t stream, ActivationTap* tap,
+                       ExpertLoad* load = nullptr);
+
+  // Enqueues the moves of recurrent states by the drafts of step `turn` that were right, at most
+  // kMaxReplays.
+  absl::Status Replay(std::span<const DeltaReplayArgs::Replay> replays, int turn,
+                      cudaStream_t stream) const;
 
  private:
   class Tap;
@@ -144,7 +160,9 @@ class Forward {
   // The step that is being enqueued. StepTables::tokens are null once rows have been gathered.
   struct Step {
     const StepTables& tables;
+    const StepRuns& runs;
     const StepShape& shape;
+    int turn;
     cudaStream_t stream;
     Tap* tap;
     // As of Enqueue, and the layer that writes it.
@@ -193,9 +211,20 @@ class Forward {
   NormArgs NormOf(const Branch& branch, const float* weight) const;
   // Launches the norm, which adds `branch`.
   absl::Status RunNorm(const Step& step, const Branch& branch, NormArgs norm);
-  // Writes to `attended_`.
+  // Attention or the delta net: writes to `attended_`.
+  absl::Status RunMixer(const Step& step, int layer);
   absl::Status RunAttention(const Step& step, int layer);
-  // Gathers the rows of the residual and of `attended_` that have logits.
+  absl::Status RunDeltaNet(const Step& step, int layer);
+  // The norm before either, of which `args` gets the result.
+  absl::Status MixerNorm(const Step& step, int layer, MatmulArgs& args, bool in_product);
+  // Multiplies `attended_` by the gate, if the layer has one.
+  absl::Status GateAttention(const Step& step, int layer);
+  // Columns of `attended_`.
+  int AttendedCols(int layer) const;
+  // What the launches of a delta net share, without the product.
+  DeltaArgs DeltaOf(const Step& step, int layer) const;
+  DeltaDrafts DraftsOf(int turn) const;
+  // Gathers the rows of the last layer's residual and `attended_` that have logits.
   absl::Status GatherLogitRows(const Step& step);
   absl::Status RunAttentionOutput(const Step& step, int layer);
   const KvCacheView& CacheOf(const LayerPlan& plan) const;
@@ -229,11 +258,12 @@ class Forward {
   absl::Status ScaleLogits(const Step& step, float* logits, int rows) const;
 
   const ModelSpec& spec_;
-  // All layers have its shape and form, but not its FFN.
+  // All layers have its shape of attention and its form, but not its FFN or its delta net.
   const LayerSpec& layer_;
   const DeviceWeights& weights_;
   const ForwardBuffers& buffers_;
   const KvCaches kv_;
+  const DeltaStates states_;
   const std::vector<LayerPlan> plans_;
   const DeviceTraits& device_;
   const KernelSet& kernels_;

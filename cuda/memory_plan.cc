@@ -151,6 +151,21 @@ std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
   return "";
 }
 
+// The number of sequences whose states take half of what weights and workspace leave, as advice;
+// empty if it is not the states that are too many.
+std::string SequencesThatFit(const MemoryPlan& plan, const DeviceInfo& device) {
+  const StatePlan& states = plan.states;
+  if (states.floats == 0) return "";
+  const auto room =
+      static_cast<int64_t>(device.free_bytes -
+                           std::min(device.free_bytes, plan.weights_bytes + plan.workspace_bytes)) -
+      plan.options.reserved_bytes;
+  const int64_t beside_others = room - plan.kv.bytes() - states.cells * states.bytes_each();
+  const int64_t sequences = std::min(room / 2, beside_others) / states.bytes_each();
+  if (sequences < 1 || sequences >= states.slots) return "";
+  return absl::StrCat("; with max_seqs of ", sequences, " it would fit");
+}
+
 absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceWeights& weights,
                         const DeviceInfo& device) {
   const StatePlan& states = plan.states;
@@ -167,7 +182,7 @@ absl::Status DoesNotFit(const MemoryPlan& plan, const DeviceWeights& weights,
           device.free_bytes, " of ", device.total_bytes, " are free; lower kv_cache_bytes, ",
           recurrent ? "state_cache_bytes, " : "",
           "max_seqs or max_step_tokens, use a smaller model, or end what else uses the GPU",
-          TypeThatFits(plan, weights, device)),
+          SequencesThatFit(plan, device), TypeThatFits(plan, weights, device)),
       {.reason = "INSUFFICIENT_MEMORY", .subject = "GPU memory"});
 }
 
@@ -224,6 +239,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
     const int context = static_cast<int>(std::min<int64_t>(most_context, kv_tokens));
     plan.forward = {.max_tokens = plan.options.max_step_tokens,
                     .max_seqs = sequences,
+                    .max_drafts = plan.max_step_drafts,
                     .max_key_tiles = MaxSplitKeyTiles(spec.layers[0], sequences, context),
                     .context_length = context,
                     .kv_tokens = kv_tokens,
@@ -234,7 +250,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                  .max_blocks = max_blocks,
                  .max_window_blocks = block_bytes.window > 0 ? max_blocks : 0,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
-                 .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec.vocab))};
+                 .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec.vocab)),
+                 .recurrent = spec.recurrent()};
     plan.workspace_bytes = ForwardBuffers(spec, weights, plan.forward, nullptr).bytes +
                            kMaxInFlight * TableBytes(plan.step);
   };

@@ -52,7 +52,7 @@ struct MemoryPlan {
 
   uint64_t kv_bytes() const { return static_cast<uint64_t>(kv.bytes()); }
   uint64_t state_bytes() const { return static_cast<uint64_t>(states.bytes()); }
-  // Of all that stays once the model is loaded.
+  // The sum of all that stays once the model is loaded.
   uint64_t bytes() const { return weights_bytes + workspace_bytes + kv_bytes() + state_bytes(); }
 };
 
@@ -60,7 +60,8 @@ struct MemoryPlan {
 // The KV cache gets what weights, workspace, states and cells leave, if its size is not an option.
 // kInvalidArgument naming the option that is out of range; kUnimplemented naming the shape, the
 // number or the type of experts that the kernels do not take; kResourceExhausted with all the
-// numbers, and the type of weights that would fit, if the model does not.
+// numbers, and the type of weights or the number of sequences that would fit, if the model does
+// not.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
                                       const BackendOptions& options, const DeviceInfo& device);
 

@@ -55,6 +55,8 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   sequences = carver.Take<SequenceEntry>(shape.sequences);
   draws = carver.Take<DrawEntry>(shape.logit_rows);
   logit_tokens = carver.Take<int32_t>(shape.logit_rows);
+  runs = limits.recurrent ? carver.Take<RunEntry>(shape.sequences) : nullptr;
+  run_of_token = limits.recurrent ? carver.Take<int32_t>(shape.tokens) : nullptr;
   blocks = carver.Take<int32_t>(limits.max_blocks);
   window_blocks =
       limits.max_window_blocks == 0 ? nullptr : carver.Take<int32_t>(limits.max_window_blocks);
@@ -131,6 +133,7 @@ class TableWriter {
     const SlotState& state = slots_[seq.slot];
     const int first_block = AddBlocks(seq);
     const int first_bias = biases_;
+    if (host_.runs != nullptr) AddRun(seq);
     AddEntry(seq.slot, seq.start_params != nullptr, seq.tokens, seq.start_position, first_block,
              state.last_drawn);
     if (!seq.sample) return;
@@ -159,6 +162,9 @@ class TableWriter {
       host_.draws[i].slot = -1;
       host_.logit_tokens[i] = 0;
     }
+    if (host_.runs == nullptr) return;
+    std::fill(host_.runs + runs_, host_.runs + shape.sequences, RunEntry{});
+    std::fill(host_.run_of_token + tokens_, host_.run_of_token + shape.tokens, -1);
   }
 
   // Bytes in use of the tables before the masks.
@@ -180,6 +186,20 @@ class TableWriter {
     }
     blocks_ += used_blocks;
     return blocks_ - used_blocks;
+  }
+
+  // Before the part's entries.
+  void AddRun(const StepSequence& seq) {
+    const auto drafts = static_cast<int32_t>(seq.drafts.size());
+    host_.runs[runs_] = {.slot = seq.slot,
+                         .first_token = tokens_,
+                         .tokens = static_cast<int32_t>(seq.tokens.size()),
+                         .drafts = drafts,
+                         .first_position = seq.start_position,
+                         .first_draft = drafts_};
+    std::fill_n(host_.run_of_token + tokens_, RowsOf(seq), runs_);
+    drafts_ += drafts;
+    ++runs_;
   }
 
   // `previous`: what kPreviousSample stands for.
@@ -233,6 +253,8 @@ class TableWriter {
   int key_tiles_ = 0;
   int biases_ = 0;
   int masks_ = 0;
+  int runs_ = 0;
+  int drafts_ = 0;
 };
 
 }  // namespace

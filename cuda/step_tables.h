@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "cuda/forward.h"
+#include "cuda/in_flight.h"
+#include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
@@ -17,9 +19,6 @@
 #include "runtime/sampling/token_mask.h"
 
 namespace orcd::cuda {
-
-// Largest number of steps that are enqueued and not yet waited for. Each has its own tables.
-inline constexpr int kMaxInFlight = 2;
 
 // Upper bounds on the contents of a step.
 struct StepLimits {
@@ -33,6 +32,8 @@ struct StepLimits {
   int64_t max_biases = 0;
   // Words of a mask. Every draw may have one.
   int64_t mask_words = 0;
+  // True if there are StepRuns.
+  bool recurrent = false;
 };
 
 // Layout of the tables of a step of some shape, in host or GPU memory. Each table begins at the
@@ -43,11 +44,14 @@ struct TableLayout {
 
   // The tables that kernels read.
   StepTables tables() const;
+  StepRuns step_runs() const { return {.runs = runs, .run_of_token = run_of_token}; }
 
   TokenEntry* tokens;        // [shape.tokens]
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
+  RunEntry* runs;            // [shape.sequences]; this and the next null without recurrent layers
+  int32_t* run_of_token;     // [shape.tokens]
   // A step uses few entries of these tables. They come after the others, so that the copy ends at
   // the last entry in use.
   int32_t* blocks;
@@ -102,7 +106,7 @@ struct StepName {
 // Writes a batch into `host`, and marks the entries of `shape` beyond the batch as unused. Masks
 // that follow have their rows, but no contents yet. A draft becomes a sequence of its own, of one
 // token and one draw, behind its part: it shares the part's blocks, and has one of the slots behind
-// those of `slots` for the length of the step.
+// those of `slots` for the length of the step. In the StepRuns it belongs to its part.
 TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int block_tokens,
                         const std::vector<SlotState>& slots, const StepShape& shape,
                         const StepName& name, const TableLayout& host);

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/memory_plan.h"
 #include "runtime/model/weights.h"
 #include "runtime/sampling/token_mask.h"
 
@@ -34,7 +35,7 @@ TensorType MixedType(MatrixRole role, int layer, int cols) {
   // In every third layer gate and up have one type; those of experts always have.
   if (role == MatrixRole::kFfnUp && layer % 3 == 2) role = MatrixRole::kFfnGate;
   if (role == MatrixRole::kExpertUp) role = MatrixRole::kExpertGate;
-  // Roles of delta nets, which these models have not, leave no gap.
+  // Roles of delta nets leave no gap.
   int which = layer + static_cast<int>(role);
   if (role > MatrixRole::kDelta) {
     which -= static_cast<int>(MatrixRole::kDelta) - static_cast<int>(MatrixRole::kAttnOutput);
@@ -83,12 +84,19 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
     const bool qk_norms = layer.qk_norm != QkNorm::kNone;
     const bool whole = layer.qk_norm == QkNorm::kProjection;
     const ExpertsSpec& experts = layer.experts;
+    const DeltaNetSpec& delta = layer.delta;
+    const int values = delta.value_size();
+    // Delta nets are fused where heads pair by division, as in files.
+    const bool fused = delta.pairing == HeadPairing::kDivision;
+    const auto of_net = [&](MatrixRole role, int rows, int cols, bool there = true) {
+      return layer.recurrent() && there ? matrix(role, rows, cols, i) : Matrix();
+    };
     const auto each = [&](MatrixRole role, int rows, int cols) {
       return std::vector<Matrix>(experts.count, matrix(role, rows, cols, i));
     };
     weights.layers.push_back(
         {.attn_norm = vector(spec.hidden, layer.form != LayerForm::kPostNorm),
-         .attn_q = matrix(MatrixRole::kAttnQ, layer.q_size(), spec.hidden, i),
+         .attn_q = matrix(MatrixRole::kAttnQ, layer.q_rows(), spec.hidden, i),
          .attn_k = matrix(MatrixRole::kAttnK, layer.kv_size(), spec.hidden, i),
          .attn_v = matrix(MatrixRole::kAttnV, layer.kv_size(), spec.hidden, i),
          .attn_q_bias = vector(layer.q_size(), form.qkv_biases),
@@ -123,7 +131,18 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
                      .shared_up = matrix(MatrixRole::kFfnUp, experts.shared_ffn, spec.hidden, i),
                      .shared_down =
                          matrix(MatrixRole::kFfnDown, spec.hidden, experts.shared_ffn, i)},
-         .delta = {}});
+         .delta = {
+             .qkv = of_net(MatrixRole::kAttnQkv, delta.channels(), spec.hidden, !fused),
+             .gate = of_net(MatrixRole::kDelta, values, spec.hidden, !fused),
+             .qkv_gate = of_net(MatrixRole::kDelta, delta.channels() + values, spec.hidden, fused),
+             .beta = of_net(MatrixRole::kDeltaFactor, delta.value_heads, spec.hidden, !fused),
+             .alpha = of_net(MatrixRole::kDeltaFactor, delta.value_heads, spec.hidden, !fused),
+             .beta_alpha = of_net(MatrixRole::kDelta, 2 * delta.value_heads, spec.hidden, fused),
+             .conv = of_net(MatrixRole::kConvolution, delta.channels(), delta.conv),
+             .a = vector(delta.value_heads, layer.recurrent()),
+             .dt_bias = vector(delta.value_heads, layer.recurrent()),
+             .norm = vector(delta.head_dim, layer.recurrent()),
+             .output = of_net(MatrixRole::kDelta, spec.hidden, values)}});
   }
   return weights;
 }
@@ -139,8 +158,10 @@ DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
   number(weights.output());
   for (const DeviceLayer& layer : weights.layers()) {
     for (const TiledMatrix& matrix : layer.qkv) number(matrix);
-    for (const TiledMatrix* matrix : {&layer.attn_output, &layer.gate_up, &layer.up, &layer.down,
-                                      &layer.experts.gate_up, &layer.experts.down}) {
+    for (const TiledMatrix& matrix : layer.delta.inputs) number(matrix);
+    for (const TiledMatrix* matrix :
+         {&layer.attn_output, &layer.gate_up, &layer.up, &layer.down, &layer.experts.gate_up,
+          &layer.experts.down, &layer.attn_gate, &layer.delta.output}) {
       number(*matrix);
     }
   }
@@ -151,6 +172,7 @@ DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
 // layer.
 struct Expected {
   std::vector<Symbol> keys_and_values;
+  std::vector<Symbol> recurrent_states;
   // The last choice of experts; -1: the step makes none.
   Symbol choice = -1;
   Symbol logits;
@@ -168,18 +190,19 @@ class Definition {
       const LayerSpec& layer = spec_.layers[i];
       const DeviceLayer& w = weights_.layers()[i];
       const bool gathers = i == spec_.num_layers() - 1 && step.logit_rows < step.tokens;
-      const Symbol qkv = QkvOf(layer, w, Normed(w.attn_norm));
-      expected.keys_and_values.push_back(qkv);
-      Symbol attended = gpu_.Attention(qkv, At(w.attn_sinks),
-                                       {layer.score_scale, layer.score_softcap, layer.window});
+      expected.keys_and_values.push_back(-1);
+      expected.recurrent_states.push_back(-1);
+      Symbol attended = layer.recurrent()
+                            ? DeltaNet(i, step.drafts, expected.recurrent_states.back())
+                            : Attention(layer, w, expected.keys_and_values.back());
       if (gathers && step.logit_rows == 0) break;
       if (gathers) {
         residual_ = gpu_.Rows(residual_);
         attended = gpu_.Rows(attended);
       }
       const Symbol before = Normed(w.attn_norm);
-      AddBranch(gpu_.Product(At(w.attn_output.data), attended), 1, w.attn_output_bias,
-                w.attn_post_norm);
+      const TiledMatrix& output = layer.recurrent() ? w.delta.output : w.attn_output;
+      AddBranch(gpu_.Product(At(output.data), attended), 1, w.attn_output_bias, w.attn_post_norm);
       const Symbol x = layer.form == LayerForm::kParallel ? before : Normed(w.ffn_norm);
       if (layer.experts.count > 0) {
         AddBranch(Experts(layer, w, x, expected.choice), 1, nullptr, w.ffn_post_norm);
@@ -206,6 +229,31 @@ class Definition {
  private:
   Symbol At(const void* data) const { return gpu_.WeightAt(data); }
   Symbol Normed(const float* weight) { return gpu_.Normed(residual_, At(weight), spec_.norm); }
+
+  Symbol Attention(const LayerSpec& layer, const DeviceLayer& w, Symbol& keys_and_values) {
+    const Symbol x = Normed(w.attn_norm);
+    keys_and_values = QkvOf(layer, w, x);
+    const Symbol attended = gpu_.Attention(keys_and_values, At(w.attn_sinks),
+                                           {layer.score_scale, layer.score_softcap, layer.window});
+    if (!layer.gated_attention) return attended;
+    return gpu_.GatedAttention(attended, gpu_.Product(At(w.attn_gate.data), x));
+  }
+
+  // The first draft of a step is right.
+  Symbol DeltaNet(int layer, bool drafts, Symbol& state) {
+    const DeviceLayer& w = weights_.layers()[layer];
+    const DeviceDeltaNet& net = w.delta;
+    const Symbol x = Normed(w.attn_norm);
+    DeltaSymbols of;
+    of.u = gpu_.Product(At(net.inputs[0].data), x);
+    of.z = gpu_.Product(At(net.inputs[1].data), x);
+    of.rates = gpu_.Product(At(net.inputs[2].data), x);
+    of.convolved = gpu_.Convolved(of.u, At(net.conv), layer);
+    of.factors = gpu_.Factors(of.rates, At(net.a), At(net.dt_bias));
+    state = gpu_.MovedState(of, layer);
+    if (drafts) state = gpu_.Replayed(state, gpu_.KeptDraft(of));
+    return gpu_.DeltaGated(gpu_.DeltaRule(of, layer), of.z, At(net.norm));
+  }
 
   Symbol QkvOf(const LayerSpec& layer, const DeviceLayer& w, Symbol x) {
     const bool norms = layer.qk_norm != QkNorm::kNone;
@@ -267,6 +315,24 @@ KvCacheView CacheOf(const ModelSpec& spec, int where, int blocks) {
           .block_tokens = 16,
           .kv_heads = spec.layers[0].kv_heads,
           .head_dim = spec.layers[0].head_dim};
+}
+
+DeltaStates StatesOf(const ModelSpec& spec) {
+  DeltaStates states = {.data = Nowhere<float>(12)};
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.recurrent()) states.state_floats += DeltaStateFloats(layer.delta);
+  }
+  return states;
+}
+
+// Wider than attention, and with odd sizes where the model's are.
+DeltaNetSpec DeltaNetOf(const ModelSpec& spec, HeadPairing pairing) {
+  const bool odd = spec.hidden % 64 != 0;
+  return {.key_heads = odd ? 3 : 16,
+          .value_heads = odd ? 9 : 48,
+          .head_dim = odd ? 32 : 128,
+          .conv = 4,
+          .pairing = pairing};
 }
 
 DeviceInfo DeviceOf(const KernelSet& kernels) {
@@ -449,6 +515,34 @@ std::vector<ModelForm> AllForms() {
                    .count = 5, .used = 4, .ffn = 160, .score = RouterScore::kSoftmaxOfChosen};
              });
            }},
+      // Recurrent layers, of which every fourth has gated attention in its place.
+      {.name = "qwen35",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [&](LayerSpec& layer, int i) {
+               layer.qk_norm = QkNorm::kHead;
+               layer.gated_attention = true;
+               layer.rope.dims = layer.head_dim / 4;
+               if (i % 4 != 1) layer.delta = DeltaNetOf(spec, HeadPairing::kModulo);
+             });
+           }},
+      {.name = "qwen3next",
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [&](LayerSpec& layer, int i) {
+               layer.qk_norm = QkNorm::kHead;
+               layer.gated_attention = true;
+               layer.rope.dims = layer.head_dim / 4;
+               if (i % 4 != 1) layer.delta = DeltaNetOf(spec, HeadPairing::kDivision);
+               layer.ffn = 0;
+               layer.experts = {.count = 6,
+                                .used = 3,
+                                .ffn = 256,
+                                .shared_ffn = 512,
+                                .shared_gated = true,
+                                .normalise = true};
+             });
+           }},
       {.name = "biases", .qkv_biases = true, .other_biases = true},
       // All at once: the branches have a bias, a norm and a scale.
       {.name = "scaled_branches",
@@ -491,15 +585,17 @@ CheckedModel::CheckedModel(const ModelCase& c)
       buffers_(spec_, weights_,
                {.max_tokens = kMostTokens,
                 .max_seqs = kMostSeqs,
+                .max_drafts = kMaxStepDrafts,
                 .max_key_tiles = 1000,
                 .context_length = spec_.context_length,
                 .kv_tokens = 100'000},
                Nowhere(2)),
       kv_({.whole = CacheOf(spec_, 3, 1000), .windows = CacheOf(spec_, 10, 500)}),
+      states_(StatesOf(spec_)),
       kernels_(SymbolicKernels(c.fuses)),
       device_(DeviceOf(kernels_)),
-      forward_(spec_, weights_, buffers_, kv_, device_),
-      gpu_(spec_, weights_, buffers_, kv_, kernels_) {}
+      forward_(spec_, weights_, buffers_, kv_, states_, device_),
+      gpu_(spec_, weights_, buffers_, kv_, states_, kernels_) {}
 
 std::string CheckedModel::Check(const StepShape& step,
                                 const std::function<void(const Recorded&)>& fault) {
@@ -509,30 +605,41 @@ std::string CheckedModel::Check(const StepShape& step,
                              .max_blocks = 1000,
                              .max_window_blocks = 500,
                              .max_biases = 100,
-                             .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec_.vocab))};
+                             .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec_.vocab)),
+                             .recurrent = spec_.recurrent()};
   const auto tables_of = [&](int which) {
     return TableLayout(step, limits, Nowhere(4) + which * TableBytes(limits));
   };
   const int which = steps_++ % 2;
   const TableLayout tables = tables_of(which);
   const auto stream = Nowhere<CUstream_st>(8);
-  gpu_.BeginStep(tables, step, stream);
-  const absl::Status enqueued =
-      forward_.Enqueue(tables.tables(), step, stream, nullptr, Nowhere<ExpertLoad>(11));
+  gpu_.BeginStep(tables, step, which, stream);
+  const absl::Status enqueued = forward_.Enqueue(tables.tables(), tables.step_runs(), step, which,
+                                                 stream, nullptr, Nowhere<ExpertLoad>(11));
   if (!enqueued.ok()) return enqueued.ToString();
   if (step.logit_rows > 0) {
     const SampleArgs draws =
         SampleArgsOf(tables, step, buffers_, spec_, kv_.whole.block_tokens, nullptr);
     static_cast<void>(kernels_.sample(draws, device_.traits, stream));
   }
+  if (step.drafts && spec_.recurrent()) {
+    const DeltaReplayArgs::Replay first = {.slot = 0, .first_draft = 0, .drafts = 1, .position = 1};
+    static_cast<void>(forward_.Replay({&first, 1}, which, stream));
+  }
   if (fault) fault({gpu_.recorded(), buffers_, weights_, tables_of(1 - which)});
   gpu_.Run();
   const Expected expected = Definition(gpu_, spec_, weights_, kernels_.fuses).Of(step);
   for (int layer = 0; layer < spec_.num_layers() && gpu_.problem().empty(); ++layer) {
     const Symbol found = gpu_.keys_and_values(layer);
-    if (found == expected.keys_and_values[layer]) continue;
-    return absl::StrCat("layer ", layer, " has keys and values ",
-                        gpu_.symbols().Describe(found, 8));
+    if (found != expected.keys_and_values[layer]) {
+      return absl::StrCat("layer ", layer, " has keys and values ",
+                          gpu_.symbols().Describe(found, 8));
+    }
+    const Symbol state = gpu_.recurrent_state(layer);
+    if (state != expected.recurrent_states[layer]) {
+      return absl::StrCat("layer ", layer, " has the recurrent state ",
+                          gpu_.symbols().Describe(state, 8));
+    }
   }
   if (!gpu_.problem().empty()) return gpu_.problem();
   if (gpu_.told_load() != expected.choice) return "the host gets another load of experts";

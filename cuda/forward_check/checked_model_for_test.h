@@ -1,6 +1,6 @@
-// A model whose steps run on memory of expressions. Keys and values, and the logits from which
-// tokens are drawn, must be those of the model's definition, wherever data lies and whenever
-// weights are dequantised.
+// A model whose steps run on memory of expressions. Keys and values, recurrent states, and the
+// logits from which tokens are drawn, must be those of the model's definition, wherever data lies
+// and whenever weights are dequantised.
 #ifndef ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 #define ORCD_CUDA_FORWARD_CHECK_CHECKED_MODEL_FOR_TEST_H_
 
@@ -81,6 +81,7 @@ class CheckedModel {
   const DeviceWeights weights_;
   const ForwardBuffers buffers_;
   const KvCaches kv_;
+  const DeltaStates states_;
   const KernelSet kernels_;
   const DeviceInfo device_;
   Forward forward_;

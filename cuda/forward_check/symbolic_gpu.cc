@@ -142,6 +142,33 @@ class SymbolicGpu::Launch {
            "heads");
     return of;
   }
+  // Checks what the launches of a delta net share. Returns the model's layer, the first recurrent
+  // one if there is none such.
+  int ExpectDelta(const DeltaArgs& args) {
+    ExpectTables(args.step);
+    ExpectRows(args.tokens);
+    const StepRuns runs = gpu_.layout_->step_runs();
+    Expect(args.runs.runs == runs.runs && args.runs.run_of_token == runs.run_of_token, "runs");
+    Expect(args.sequences == gpu_.shape_.sequences, "sequences");
+    Expect(args.norm_eps == gpu_.spec_.norm_eps, "epsilon");
+    Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");
+    Expect(args.u == nullptr, "place for taps");
+    const auto found = gpu_.layer_of_state_.find(args.states.layer_offset);
+    const bool right = args.states.data == gpu_.states_.data &&
+                       args.states.state_floats == gpu_.states_.state_floats &&
+                       found != gpu_.layer_of_state_.end();
+    Expect(right, "states");
+    const int layer = right ? found->second : gpu_.recurrent_layers_[0];
+    Expect(args.spec == gpu_.spec_.layers[layer].delta, "heads");
+    ExpectDrafts(args.drafts, gpu_.draft_offsets_.at(layer));
+    return layer;
+  }
+  void ExpectDrafts(const DeltaDrafts& drafts, int64_t layer_offset) {
+    Expect(drafts.data == gpu_.buffers_.delta.drafts[gpu_.turn_] &&
+               drafts.draft_floats == DraftFloats(gpu_.spec_) &&
+               drafts.layer_offset == layer_offset,
+           "place of drafts");
+  }
   // Writes `cols` columns of activations. The columns that pad them must be zeros by then.
   void WriteColumns(const Activations& to, int cols, const Content& content) {
     const int64_t bytes = ActivationBytes(to.tokens, cols);
@@ -200,32 +227,51 @@ class SymbolicGpu::Launch {
 
 SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
                          const ForwardBuffers& buffers, const KvCaches& kv,
-                         const KernelSet& kernels)
+                         const DeltaStates& states, const KernelSet& kernels)
     : spec_(spec),
       layer_(spec.layers[0]),
       buffers_(buffers),
       kv_(kv),
+      states_(states),
       kernels_(kernels),
-      keys_and_values_(spec.num_layers(), -1) {
+      keys_and_values_(spec.num_layers(), -1),
+      recurrent_states_(spec.num_layers(), -1) {
   PlaceMatrix("embedding", weights.embedding());
   for (size_t i = 0; i < weights.layers().size(); ++i) {
     const DeviceLayer& layer = weights.layers()[i];
     const auto name = [&](const std::string& what) { return absl::StrCat(what, " ", i); };
-    // q, k and v are one product, of one split-K factor.
-    int qkv_tiles = 0;
-    for (const TiledMatrix& matrix : layer.qkv) qkv_tiles += matrix.row_tiles();
+    // Matrices of one product, of one split-K factor.
+    const auto place_inputs = [&](const TiledMatrix(&matrices)[3], const char* const(&names)[3]) {
+      int tiles = 0;
+      for (const TiledMatrix& matrix : matrices) tiles += matrix.row_tiles();
+      for (int which = 0; which < 3; ++which) {
+        PlaceMatrix(name(names[which]), matrices[which], Splits(tiles, spec.hidden));
+      }
+    };
+    const auto place_alone = [&](const char* what, const TiledMatrix& matrix) {
+      if (matrix.rows == 0) return;
+      PlaceMatrix(name(what), matrix, Splits(matrix.row_tiles(), matrix.cols));
+    };
     PlaceVector(name("attn_norm"), layer.attn_norm, spec.hidden);
-    for (int which = 0; which < 3; ++which) {
-      PlaceMatrix(name(std::string(1, "qkv"[which])), layer.qkv[which],
-                  Splits(qkv_tiles, spec.hidden));
+    if (spec.layers[i].recurrent()) {
+      const DeltaNetSpec& delta = spec.layers[i].delta;
+      const DeviceDeltaNet& net = layer.delta;
+      place_inputs(net.inputs, {"u", "z", "beta_alpha"});
+      PlaceVector(name("conv"), net.conv, delta.conv * delta.channels());
+      PlaceVector(name("a"), net.a, delta.value_heads);
+      PlaceVector(name("dt_bias"), net.dt_bias, delta.value_heads);
+      PlaceVector(name("delta_norm"), net.norm, delta.head_dim);
+      place_alone("delta_output", net.output);
+    } else {
+      place_inputs(layer.qkv, {"q", "k", "v"});
+      place_alone("attn_gate", layer.attn_gate);
+      place_alone("attn_output", layer.attn_output);
     }
     PlaceVector(name("qkv_bias"), layer.qkv_bias, layer_.q_size() + 2 * layer_.kv_size());
     splits_queries_.push_back(layer.qkv_bias != nullptr && layer_.head_dim <= 128);
     const bool whole = layer_.qk_norm == QkNorm::kProjection;
     PlaceVector(name("q_norm"), layer.q_norm, whole ? layer_.q_size() : layer_.head_dim);
     PlaceVector(name("k_norm"), layer.k_norm, whole ? layer_.kv_size() : layer_.head_dim);
-    PlaceMatrix(name("attn_output"), layer.attn_output,
-                Splits(layer.attn_output.row_tiles(), layer.attn_output.cols));
     PlaceVector(name("attn_output_bias"), layer.attn_output_bias, spec.hidden);
     PlaceVector(name("attn_post_norm"), layer.attn_post_norm, spec.hidden);
     PlaceVector(name("ffn_norm"), layer.ffn_norm, spec.hidden);
@@ -235,9 +281,7 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
     PlaceVector(name("ffn_post_norm"), layer.ffn_post_norm, spec.hidden);
     if (layer.gate_up.rows > 0) PlaceMatrix(name("gate_up"), layer.gate_up);
     if (layer.gate_apart()) PlaceMatrix(name("up"), layer.up);
-    if (layer.down.rows > 0) {
-      PlaceMatrix(name("down"), layer.down, Splits(layer.down.row_tiles(), layer.down.cols));
-    }
+    place_alone("down", layer.down);
     const ExpertsSpec& experts = spec.layers[i].experts;
     if (experts.count == 0) continue;
     const DeviceExperts& e = layer.experts;
@@ -254,8 +298,19 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   for (size_t i = 0; const RopeSpec& rope : RopesOf(spec)) {
     memory_.Write(Address(buffers.angles[i++]), 4, {Angles(rope)});
   }
+  int64_t state_floats = 0;
+  int64_t draft_floats = 0;
   for (int layer = 0; layer < spec.num_layers(); ++layer) {
-    (spec.layers[layer].window > 0 ? window_layers_ : whole_layers_).push_back(layer);
+    const LayerSpec& of = spec.layers[layer];
+    if (of.recurrent()) {
+      recurrent_layers_.push_back(layer);
+      layer_of_state_[state_floats] = layer;
+      draft_offsets_[layer] = draft_floats;
+      state_floats += DeltaStateFloats(of.delta);
+      draft_floats += DeltaDraftFloats(of.delta);
+    } else {
+      (of.window > 0 ? window_layers_ : whole_layers_).push_back(layer);
+    }
     memory_.Write(Address(buffers.query_split + layer * layer_.kv_heads), layer_.kv_heads * 4,
                   {QuerySplit(layer)});
   }
@@ -267,17 +322,19 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
 
 SymbolicGpu::~SymbolicGpu() { current = nullptr; }
 
-void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape,
+void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape, int turn,
                             cudaStream_t stream) {
   ++step_;
   tables_ = tables.tables();
   layout_ = tables;
   shape_ = shape;
+  turn_ = turn;
   stream_ = stream;
   rows_ = shape.tokens;
   qkv_products_.clear();
   problem_.clear();
   std::fill(keys_and_values_.begin(), keys_and_values_.end(), -1);
+  std::fill(recurrent_states_.begin(), recurrent_states_.end(), -1);
   told_load_ = -1;
   drawn_from_ = -1;
 }
@@ -529,7 +586,7 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
     launch.Whole(args.counters, 4, "the zeros of its counters");
   }
   launch.Expect(args.sees_step == shape_.drafts, "keys of its own step");
-  if (shape_.drafts || !kernels_.fuses || !DecodeMakesRows(args.qkv)) {
+  if (shape_.drafts || !DecodeMakesRows(args.qkv)) {
     launch.WriteColumns(args.out, layer_.q_size(),
                         {Attend(launch, args, args.qkv.query_split, layer)});
     return;
@@ -853,6 +910,123 @@ void SymbolicGpu::Perform(const CombineExpertsArgs& args) {
   }
 }
 
+Symbol SymbolicGpu::ReadDelta(Launch& launch, const DeltaArgs& args, int first_col, int cols,
+                              const std::string& what) {
+  const DeltaInputs& in = args.inputs;
+  return launch.ProductRows(in.partials, in.splits, args.tokens, in.partials_tokens, in.rows,
+                            first_col, cols, what);
+}
+
+Symbol SymbolicGpu::ReadConvolved(Launch& launch, const DeltaArgs& args, Symbol u, int layer) {
+  if (recurrent_states_[layer] >= 0) launch.Complain("finds a state that was moved on");
+  const Symbol conv = launch.Vector(
+      args.inputs.conv, int64_t{args.spec.conv} * args.spec.channels(), "a convolution");
+  return Convolved(u, conv, layer);
+}
+
+Symbol SymbolicGpu::ReadFactors(Launch& launch, const DeltaArgs& args, Symbol& rates) {
+  const DeltaNetSpec& spec = args.spec;
+  const int first = spec.channels() + spec.value_size();
+  rates = ReadDelta(launch, args, first, args.inputs.rows - first, "beta and alpha");
+  const Symbol a = launch.Vector(args.inputs.a, spec.value_heads, "rates of decay");
+  return Factors(rates, a, launch.Vector(args.inputs.dt_bias, spec.value_heads, "a time's bias"));
+}
+
+void SymbolicGpu::MoveState(Launch& launch, const DeltaSymbols& of, int layer) {
+  if (recurrent_states_[layer] >= 0) launch.Complain("moves a state on again");
+  recurrent_states_[layer] = MovedState(of, layer);
+}
+
+void SymbolicGpu::Perform(const DeltaInputsLaunch& args) {
+  Launch launch(*this, "a delta net's inputs");
+  const int layer = launch.ExpectDelta(args);
+  const DeltaNetSpec& spec = args.spec;
+  DeltaSymbols of;
+  of.u = ReadDelta(launch, args, 0, spec.channels(), "u");
+  of.convolved = ReadConvolved(launch, args, of.u, layer);
+  of.factors = ReadFactors(launch, args, of.rates);
+  launch.Write(args.convolved, int64_t{args.tokens} * spec.channels() * 4, {of.convolved});
+  launch.Write(args.factors, int64_t{args.tokens} * 2 * spec.value_heads * 4, {of.factors});
+  if (!shape_.drafts) return;
+  // The step's first draft stands for all.
+  launch.Write(args.drafts.data + args.drafts.layer_offset, DeltaDraftFloats(spec) * 4,
+               {KeptDraft(of)});
+}
+
+void SymbolicGpu::Perform(const DeltaRuleLaunch& args) {
+  Launch launch(*this, "the delta rule");
+  const int layer = launch.ExpectDelta(args);
+  const DeltaNetSpec& spec = args.spec;
+  DeltaSymbols of;
+  of.u = ReadDelta(launch, args, 0, spec.channels(), "u");
+  of.convolved = launch.Whole(args.convolved, int64_t{args.tokens} * spec.channels() * 4,
+                              "queries, keys and values");
+  of.factors =
+      launch.Whole(args.factors, int64_t{args.tokens} * 2 * spec.value_heads * 4, "factors");
+  if (shape_.drafts) {
+    const Symbol kept = launch.Whole(args.drafts.data + args.drafts.layer_offset,
+                                     DeltaDraftFloats(spec) * 4, "a draft");
+    launch.Expect(kept == KeptDraft(of), "draft");
+  }
+  launch.Write(args.o, int64_t{args.tokens} * spec.value_size() * 4, {DeltaRule(of, layer)});
+  MoveState(launch, of, layer);
+}
+
+void SymbolicGpu::Perform(const DeltaGateLaunch& args) {
+  Launch launch(*this, "a delta net's gate");
+  launch.ExpectDelta(args);
+  const DeltaNetSpec& spec = args.spec;
+  const Symbol o =
+      launch.Whole(args.o, int64_t{args.tokens} * spec.value_size() * 4, "what the rule made");
+  const Symbol z = ReadDelta(launch, args, spec.channels(), spec.value_size(), "z");
+  const Symbol norm = launch.Vector(args.inputs.norm, spec.head_dim, "a norm of values");
+  launch.WriteColumns(args.out, spec.value_size(), {DeltaGated(o, z, norm)});
+}
+
+void SymbolicGpu::Perform(const DeltaTokenLaunch& args) {
+  Launch launch(*this, "a delta net of one token each");
+  const int layer = launch.ExpectDelta(args);
+  launch.Expect(shape_.decode && !shape_.drafts, "kind of step");
+  const DeltaNetSpec& spec = args.spec;
+  DeltaSymbols of;
+  of.u = ReadDelta(launch, args, 0, spec.channels(), "u");
+  of.z = ReadDelta(launch, args, spec.channels(), spec.value_size(), "z");
+  of.convolved = ReadConvolved(launch, args, of.u, layer);
+  of.factors = ReadFactors(launch, args, of.rates);
+  const Symbol norm = launch.Vector(args.inputs.norm, spec.head_dim, "a norm of values");
+  launch.WriteColumns(args.out, spec.value_size(), {DeltaGated(DeltaRule(of, layer), of.z, norm)});
+  MoveState(launch, of, layer);
+}
+
+void SymbolicGpu::Perform(const DeltaReplayArgs& args) {
+  Launch launch(*this, "moving states on");
+  const bool right = args.states.data == states_.data &&
+                     args.states.state_floats == states_.state_floats &&
+                     args.states.layer_offset == 0;
+  launch.Expect(right, "states");
+  launch.ExpectDrafts(args.drafts, 0);
+  launch.Expect(args.layers == static_cast<int>(recurrent_layers_.size()), "layers");
+  launch.Expect(args.spec == spec_.layers[recurrent_layers_[0]].delta, "heads");
+  launch.Expect(args.replays == 1 && args.of[0].first_draft == 0 && args.of[0].drafts == 1,
+                "drafts");
+  const float* at = args.drafts.data;
+  for (const int layer : recurrent_layers_) {
+    const Symbol kept = launch.Whole(at, DeltaDraftFloats(args.spec) * 4, "a draft");
+    recurrent_states_[layer] = Replayed(recurrent_states_[layer], kept);
+    at += DeltaDraftFloats(args.spec);
+  }
+}
+
+void SymbolicGpu::Perform(const GateAttentionArgs& args) {
+  Launch launch(*this, "the gate of attention");
+  launch.ExpectRows(args.tokens);
+  const Symbol gate = launch.ProductRows(args.partials, args.splits, args.tokens,
+                                         args.partials_tokens, args.cols, 0, args.cols, "a gate");
+  const int64_t bytes = ActivationBytes(args.values.tokens, args.cols);
+  const Symbol attended = launch.Look(args.values.data, bytes, "what attention made").symbol;
+  launch.Write(args.values.data, bytes, {GatedAttention(attended, gate)});
+}
+
 void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
   Launch launch(*this, "scaling logits");
   launch.ExpectRows(args.rows);
@@ -934,6 +1108,24 @@ cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_
   return Record(args, stream);
 }
 cudaError_t LaunchCombineExperts(const CombineExpertsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchDeltaInputs(const DeltaArgs& args, cudaStream_t stream) {
+  return Record(DeltaInputsLaunch{args}, stream);
+}
+cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
+  return Record(DeltaRuleLaunch{args}, stream);
+}
+cudaError_t LaunchDeltaGate(const DeltaArgs& args, cudaStream_t stream) {
+  return Record(DeltaGateLaunch{args}, stream);
+}
+cudaError_t LaunchDeltaToken(const DeltaArgs& args, cudaStream_t stream) {
+  return Record(DeltaTokenLaunch{args}, stream);
+}
+cudaError_t LaunchDeltaReplay(const DeltaReplayArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchGateAttention(const GateAttentionArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
 

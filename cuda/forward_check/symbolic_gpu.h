@@ -18,6 +18,7 @@
 #include "cuda/forward.h"
 #include "cuda/forward_check/symbolic_memory.h"
 #include "cuda/kernels/common/attention.h"
+#include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/matmul.h"
@@ -34,6 +35,10 @@ KernelSet SymbolicKernels(bool fuses);
 // The arguments of the launches that are not one struct, or that share one.
 struct MatvecArgs : MatmulArgs {};
 struct GemmArgs : MatmulArgs {};
+struct DeltaInputsLaunch : DeltaArgs {};
+struct DeltaRuleLaunch : DeltaArgs {};
+struct DeltaGateLaunch : DeltaArgs {};
+struct DeltaTokenLaunch : DeltaArgs {};
 struct DequantiseArgs {
   Product product;
   int first_tile;
@@ -45,7 +50,9 @@ struct KernelLaunch {
   std::variant<EmbedArgs, NormArgs, ClearPaddingArgs, GatherRowsArgs, RopeArgs,
                PrefillAttentionArgs, DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs,
                DequantiseArgs, RouterArgs, ChooseExpertsArgs, GatherExpertRowsArgs,
-               ExpertMatmulArgs, CombineExpertsArgs, ScaleLogitsArgs, SampleArgs>
+               ExpertMatmulArgs, CombineExpertsArgs, DeltaInputsLaunch, DeltaRuleLaunch,
+               DeltaGateLaunch, DeltaTokenLaunch, DeltaReplayArgs, GateAttentionArgs,
+               ScaleLogitsArgs, SampleArgs>
       args;
   cudaStream_t stream;
 };
@@ -65,19 +72,29 @@ struct QkvParts {
 std::string QkvRules(RopePairs pairs, int rope_dims, bool norms, bool norm_projection,
                      float temperature, int temperature_length);
 
-// One instance at a time, on one thread: launches go to the latest. Addresses of the step's tables
-// and of the cache are checked, and not what lies there.
+// The expressions that the launches of a delta net share.
+struct DeltaSymbols {
+  Symbol u = -1;
+  Symbol z = -1;
+  // The products of beta and alpha.
+  Symbol rates = -1;
+  Symbol convolved = -1;
+  Symbol factors = -1;
+};
+
+// One instance at a time, on one thread: launches go to the latest. Addresses of the step's tables,
+// of the cache and of recurrent states are checked, and not what lies there.
 class SymbolicGpu {
  public:
   // Weights and buffers lie at addresses that are never dereferenced. References must outlive this.
   SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
-              const KvCaches& kv, const KernelSet& kernels);
+              const KvCaches& kv, const DeltaStates& states, const KernelSet& kernels);
   ~SymbolicGpu();
   SymbolicGpu(const SymbolicGpu&) = delete;
   SymbolicGpu& operator=(const SymbolicGpu&) = delete;
 
   // Begins a step with new tokens, and without keys and values yet.
-  void BeginStep(const TableLayout& tables, const StepShape& shape, cudaStream_t stream);
+  void BeginStep(const TableLayout& tables, const StepShape& shape, int turn, cudaStream_t stream);
   void Record(const KernelLaunch& launch) { recorded_.push_back(launch); }
   // The launches since the last Run.
   std::vector<KernelLaunch>& recorded() { return recorded_; }
@@ -89,6 +106,8 @@ class SymbolicGpu {
   Symbol WeightAt(const void* data) const;
   // The expression of the layer's keys and values in the cache; -1 if there are none.
   Symbol keys_and_values(int layer) const { return keys_and_values_[layer]; }
+  // The expression of the layer's recurrent state after the step; -1 if there is none.
+  Symbol recurrent_state(int layer) const { return recurrent_states_[layer]; }
   // The expression of the last choice of experts whose load the host got; -1 if it got none.
   Symbol told_load() const { return told_load_; }
   // The expression of the logits from which the step's tokens were drawn; -1 if none were.
@@ -148,6 +167,34 @@ class SymbolicGpu {
     return symbols_.Make(absl::StrCat("sum of experts times ", scale, gated ? ", gated" : ""),
                          {y, choice, bias, shared});
   }
+  // Recurrent layers and gated attention.
+  Symbol StateBefore(int layer) {
+    return symbols_.Make(absl::StrCat("state of layer ", layer, " before step ", step_));
+  }
+  Symbol Convolved(Symbol u, Symbol conv, int layer) {
+    return symbols_.Make("convolved", {u, conv, StateBefore(layer)});
+  }
+  Symbol Factors(Symbol rates, Symbol a, Symbol dt_bias) {
+    return symbols_.Make("factors", {rates, a, dt_bias});
+  }
+  Symbol DeltaRule(const DeltaSymbols& of, int layer) {
+    return symbols_.Make("delta rule", {of.convolved, of.factors, StateBefore(layer)});
+  }
+  Symbol MovedState(const DeltaSymbols& of, int layer) {
+    return symbols_.Make("state moved by", {of.u, of.convolved, of.factors, StateBefore(layer)});
+  }
+  Symbol KeptDraft(const DeltaSymbols& of) {
+    return symbols_.Make("draft of", {of.u, of.convolved, of.factors});
+  }
+  Symbol Replayed(Symbol state, Symbol draft) {
+    return symbols_.Make("state moved by a draft", {state, draft});
+  }
+  Symbol DeltaGated(Symbol o, Symbol z, Symbol norm) {
+    return symbols_.Make("delta gated", {o, z, norm});
+  }
+  Symbol GatedAttention(Symbol attended, Symbol gate) {
+    return symbols_.Make("attention gated", {attended, gate});
+  }
   Symbol ScaledLogits(Symbol product, float scale, float softcap) {
     return symbols_.Make(absl::StrCat("logits ", scale, " ", softcap), {product});
   }
@@ -180,6 +227,12 @@ class SymbolicGpu {
   void Perform(const GatherExpertRowsArgs& args);
   void Perform(const ExpertMatmulArgs& args);
   void Perform(const CombineExpertsArgs& args);
+  void Perform(const DeltaInputsLaunch& args);
+  void Perform(const DeltaRuleLaunch& args);
+  void Perform(const DeltaGateLaunch& args);
+  void Perform(const DeltaTokenLaunch& args);
+  void Perform(const DeltaReplayArgs& args);
+  void Perform(const GateAttentionArgs& args);
   void Perform(const ScaleLogitsArgs& args);
   void Perform(const SampleArgs& args);
 
@@ -206,6 +259,12 @@ class SymbolicGpu {
   Symbol Attend(Launch& launch, const Args& args, const int32_t* query_split, int layer);
   // Reads the products as well, and returns the whole.
   Symbol ReadQkv(Launch& launch, const QkvProduct& qkv, int tokens, int layer);
+  // The product and its columns from `first_col` on.
+  Symbol ReadDelta(Launch& launch, const DeltaArgs& args, int first_col, int cols,
+                   const std::string& what);
+  Symbol ReadConvolved(Launch& launch, const DeltaArgs& args, Symbol u, int layer);
+  Symbol ReadFactors(Launch& launch, const DeltaArgs& args, Symbol& rates);
+  void MoveState(Launch& launch, const DeltaSymbols& of, int layer);
   // Adds the branch of `args`, if it has one, to `residual`.
   Symbol AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual);
   // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
@@ -216,16 +275,23 @@ class SymbolicGpu {
   const LayerSpec& layer_;
   const ForwardBuffers& buffers_;
   const KvCaches kv_;
+  const DeltaStates states_;
   const KernelSet& kernels_;
   // The model's layers that are in each cache, in order.
   std::vector<int> whole_layers_;
   std::vector<int> window_layers_;
+  // Those that are recurrent, in order, and by their place in a state.
+  std::vector<int> recurrent_layers_;
+  std::map<int64_t, int> layer_of_state_;
+  // Their places in what is kept of a draft.
+  std::map<int, int64_t> draft_offsets_;
   // True if queries may have two F16 parts, as keys have a bias.
   std::vector<bool> splits_queries_;
   StepTables tables_;
   // All of the step's tables.
   std::optional<TableLayout> layout_;
   StepShape shape_;
+  int turn_ = 0;
   cudaStream_t stream_ = nullptr;
   // Rows that the current layer computes: the step's tokens, and logit rows once they are gathered.
   int rows_ = 0;
@@ -239,6 +305,7 @@ class SymbolicGpu {
   std::map<Symbol, Placed> matrices_;
   uintptr_t weights_end_ = 0;
   std::vector<Symbol> keys_and_values_;
+  std::vector<Symbol> recurrent_states_;
   Symbol told_load_ = -1;
   // Rows of a tile of the last choice of experts.
   int tile_rows_ = 0;
