@@ -264,7 +264,13 @@ TEST_F(ConstraintTest, TheLimitsAreTheConfigurations) {
   const Generation refused = client().Generate(three);
   EXPECT_TRUE(IsError(refused.error, StatusCode::RESOURCE_EXHAUSTED, "CONSTRAINT_LIMIT"));
   EXPECT_TRUE(refused.error.has_quota_failure);
+  v1::GenerateRequest impossible = TextRequest("Say it.", 5);
+  impossible.mutable_constraint()->set_json_schema("false");
+  EXPECT_TRUE(IsError(client().Generate(impossible).error, StatusCode::INVALID_ARGUMENT,
+                      "CONSTRAINT_UNSATISFIABLE", "constraint.json_schema"));
   const v1::ConstraintFigures figures = client().Status().constraints();
+  EXPECT_EQ(figures.refused_unsatisfiable(), 1u);
+  EXPECT_EQ(figures.refused_invalid(), 0u);
   EXPECT_EQ(figures.refused_too_large(), 1u);
   EXPECT_EQ(figures.refused_busy(), 1u);
 }

@@ -73,6 +73,8 @@ void Count(const absl::Status& refusal, ConstraintStats& stats) {
     ++stats.refused_unsupported;
   } else if (reason == "CONSTRAINT_LIMIT") {
     ++stats.refused_busy;
+  } else if (reason == "CONSTRAINT_UNSATISFIABLE") {
+    ++stats.refused_unsatisfiable;
   } else {
     ++stats.refused_invalid;
   }

@@ -27,6 +27,16 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kEnd = 256;
 
+// Rules that are refused, and their reasons.
+struct RefusedRule {
+  const char* text;
+  const char* reason;
+};
+constexpr RefusedRule kRefused[] = {{"bad", "CONSTRAINT_UNSUPPORTED"},
+                                    {"unreadable", "CONSTRAINT_INVALID"},
+                                    {"impossible", "CONSTRAINT_UNSATISFIABLE"},
+                                    {"vast", "CONSTRAINT_TOO_LARGE"}};
+
 // Allows everything.
 class Anything final : public Constraint {
  public:
@@ -107,9 +117,10 @@ class CompilePoolTest : public ::testing::Test {
             EXPECT_TRUE(gate_.WaitFor(absl::Seconds(60)));
           }
           if (text.ends_with("full")) return ConstraintLimitReached("constraints:memory", "full");
-          if (text == "bad") {
-            return MakeError(absl::StatusCode::kInvalidArgument, "bad",
-                             {.reason = "CONSTRAINT_UNSUPPORTED"});
+          for (const auto& [refused, reason] : kRefused) {
+            if (text == refused) {
+              return MakeError(absl::StatusCode::kInvalidArgument, text, {.reason = reason});
+            }
           }
           if (text == "slow") {
             const absl::Time end = absl::Now() + absl::Milliseconds(100);
@@ -258,6 +269,18 @@ TEST_F(CompilePoolTest, RemembersRefusals) {
   EXPECT_THAT(compiled(), ElementsAre("bad"));
   EXPECT_EQ(pool_->stats().refused_unsupported, 2);
   EXPECT_EQ(pool_->stats().live, 2) << "of the request that still holds its refusal";
+}
+
+TEST_F(CompilePoolTest, CountsRefusalsByReason) {
+  Start();
+  for (const auto& [text, reason] : kRefused) {
+    EXPECT_EQ(GetErrorDetails(CompileNow(Regex(text))->status()).reason, reason);
+  }
+  EXPECT_EQ(pool_->stats().refused_unsupported, 1);
+  EXPECT_EQ(pool_->stats().refused_invalid, 1);
+  EXPECT_EQ(pool_->stats().refused_unsatisfiable, 1);
+  EXPECT_EQ(pool_->stats().refused_too_large, 1);
+  EXPECT_EQ(pool_->stats().refused_busy, 0);
 }
 
 TEST_F(CompilePoolTest, ForgetsWhatIsNoPropertyOfTheRule) {

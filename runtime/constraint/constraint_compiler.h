@@ -54,6 +54,7 @@ struct ConstraintStats {
   int64_t refused_too_large = 0;
   int64_t refused_unsupported = 0;
   int64_t refused_busy = 0;
+  int64_t refused_unsatisfiable = 0;
   size_t cache_bytes = 0;
   int live = 0;
 };

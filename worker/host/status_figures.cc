@@ -26,6 +26,7 @@ void Fill(v1::ConstraintFigures& figures, const ConstraintStats& stats, int64_t 
   figures.set_refused_too_large(static_cast<uint64_t>(stats.refused_too_large));
   figures.set_refused_unsupported(static_cast<uint64_t>(stats.refused_unsupported));
   figures.set_refused_busy(static_cast<uint64_t>(stats.refused_busy));
+  figures.set_refused_unsatisfiable(static_cast<uint64_t>(stats.refused_unsatisfiable));
   figures.set_forced_tokens(static_cast<uint64_t>(forced_tokens));
 }
 

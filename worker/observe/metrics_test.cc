@@ -222,6 +222,7 @@ TEST(MetricsTest, ConstraintsAreTimedAndCounted) {
   figures.set_refused_too_large(8);
   figures.set_refused_unsupported(9);
   figures.set_refused_busy(10);
+  figures.set_refused_unsatisfiable(12);
   figures.set_forced_tokens(11);
   const std::string text = Text(StatusMetrics(status));
   EXPECT_THAT(text, HasSubstr("\norcd_constraints_live 3\n"));
@@ -235,6 +236,8 @@ TEST(MetricsTest, ConstraintsAreTimedAndCounted) {
   EXPECT_THAT(text,
               HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_UNSUPPORTED\"} 9\n"));
   EXPECT_THAT(text, HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_LIMIT\"} 10\n"));
+  EXPECT_THAT(text,
+              HasSubstr("orcd_constraint_refused_total{reason=\"CONSTRAINT_UNSATISFIABLE\"} 12\n"));
   EXPECT_THAT(text, HasSubstr("\norcd_forced_tokens_total 11\n"));
 }
 
