@@ -52,25 +52,30 @@ cudaError_t LaunchOfFormat(const gemm::Params& params, const DeviceTraits& devic
     case TileFormat::kQ5_K:
     case TileFormat::kQ6_K:
       return gemm::LaunchOfSuperBlocks(params, device, stream);
-    default:
+    case TileFormat::kMXFP4:
+    case TileFormat::kIQ4_XS:
+    case TileFormat::kIQ4_NL:
+    case TileFormat::kNVFP4:
       return gemm::LaunchOfLevelBooks(params, device, stream);
+    default:
+      return gemm::LaunchOfGroupBooks(params, device, stream);
   }
 }
 
 }  // namespace
 
 bool GemmTakes(TileFormat format, int tokens) {
-  return format == TileFormat::kF16 || (!HasGroupBook(format) && tokens <= kMaxPartialsTokens);
+  return format == TileFormat::kF16 || tokens <= kMaxPartialsTokens;
 }
 
 bool GemmTakesBehind(TileFormat before, TileFormat format) { return format == before; }
 
-bool ExpertGemmTakes(TileFormat format) { return !HasGroupBook(format); }
+bool ExpertGemmTakes(TileFormat) { return true; }
 
 cudaError_t PrepareGemmKernels(const DeviceTraits& device) {
   return AnyError({gemm::PrepareOfF16(device), gemm::PrepareOfBlocks(device),
                    gemm::PrepareOfRareBlocks(device), gemm::PrepareOfSuperBlocks(device),
-                   gemm::PrepareOfLevelBooks(device)});
+                   gemm::PrepareOfLevelBooks(device), gemm::PrepareOfGroupBooks(device)});
 }
 
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream) {
@@ -90,9 +95,8 @@ cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaS
 cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream) {
   constexpr int kMostTileRows = 256;
-  if (!ExpertGemmTakes(args.experts.format) || args.expert_rows % kTileRows != 0 ||
-      args.tile_rows <= 0 || args.tile_rows > kMostTileRows || args.one_token != OneToken::kNo ||
-      std::holds_alternative<SumOfChoices>(args.epilogue)) {
+  if (args.expert_rows % kTileRows != 0 || args.tile_rows <= 0 || args.tile_rows > kMostTileRows ||
+      args.one_token != OneToken::kNo || std::holds_alternative<SumOfChoices>(args.epilogue)) {
     return cudaErrorInvalidValue;
   }
   if (args.max_tiles == 0) return cudaSuccess;

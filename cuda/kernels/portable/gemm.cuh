@@ -62,6 +62,8 @@ cudaError_t LaunchOfSuperBlocks(const Params& args, const DeviceTraits& device,
 cudaError_t PrepareOfSuperBlocks(const DeviceTraits& device);
 cudaError_t LaunchOfLevelBooks(const Params& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t PrepareOfLevelBooks(const DeviceTraits& device);
+cudaError_t LaunchOfGroupBooks(const Params& args, const DeviceTraits& device, cudaStream_t stream);
+cudaError_t PrepareOfGroupBooks(const DeviceTraits& device);
 
 // Most tokens of a block of the kernel in gemm_formats.cuh.
 inline constexpr int kFewTokens = 64;

@@ -1,5 +1,5 @@
-// Products of weights of any format without a group book, which stay as they are in memory: dense,
-// of few tokens or quantised weights, and of experts (experts.h), whose work is a list in VRAM.
+// Products of weights of any format, which stay as they are in memory: dense, of few tokens or
+// quantised weights, and of experts (experts.h), whose work is a list in VRAM.
 //
 // FormatKernel<format, tokens>: y = W x.
 //   Tile      a block computes block_tiles row tiles of 16 rows by 32 or 64 tokens. Dense:
@@ -13,9 +13,12 @@
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
 //             as the GPU has room for; a warp copies its own. A step of 64 columns has one group
 //             of copies and one barrier.
+//   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
+//             block fills while its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
 //             mma.m16n8k16 of the step before run, and loads the next 64 columns before the last of
-//             them; B by ldmatrix; F32 sums.
+//             them; B by ldmatrix (formats with group books: by loads of the columns that a lane
+//             has of the weights); F32 sums.
 //   Epilogue  partials of the split from registers to y; or SwiGLU, with the experts' bias, each
 //             core matrix transposed within the warp and stored whole.
 //   Floor     weights once from memory; each block reads kTokens * columns * 2 bytes of activations
@@ -24,6 +27,7 @@
 #define ORCD_CUDA_KERNELS_PORTABLE_GEMM_FORMATS_CUH_
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
@@ -56,8 +60,12 @@ constexpr int MinWeightStages(TileFormat format) {
 }
 constexpr int MaxWeightStages(TileFormat format) { return UnitGroups(format) == 1 ? 8 : 4; }
 
+// Offset of the ring of weights in shared memory: behind that of activations, and the book.
+constexpr int WeightsOffset(TileFormat format, int tokens) {
+  return kXStages * XBytes(tokens) + (HasGroupBook(format) ? kBookBytes : 0);
+}
 constexpr int SharedBytes(TileFormat format, int tokens, int block_tiles, int weight_stages) {
-  return kXStages * XBytes(tokens) + weight_stages * block_tiles * UnitBytes(format);
+  return WeightsOffset(format, tokens) + weight_stages * block_tiles * UnitBytes(format);
 }
 
 // movmatrix: transposes a matrix of 8 rows of 8 halves, of which lane 4g + t has columns 2t and
@@ -94,15 +102,35 @@ __device__ __forceinline__ void CopyUnit(uint32_t to, const uint8_t* from, int l
 template <int kTokens>
 using Sums = float[kWarpTiles][kTokens / 8][4];
 
+// Offset of a lane in a stage of x. Formats with group books: of columns 4t on of token g. Others:
+// lane 8m + i has row i of matrix m, which is the first, second half of a step's columns of eight
+// tokens, and then of the next eight.
+template <TileFormat kFormat>
+__device__ __forceinline__ uint32_t LaneOffset(int lane) {
+  if (HasGroupBook(kFormat)) return QuadOffset(lane);
+  return lane / 16 * XBytes(8) + lane / 8 % 2 * 128 + lane % 8 * 16;
+}
+
+// Loads the B fragments of a step of 16 tokens, which begin at the lane's address `x`.
+template <TileFormat kFormat>
+__device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[4]) {
+  if constexpr (HasGroupBook(kFormat)) {
+    LoadTwoWords(x, &b[0]);
+    LoadTwoWords(x + XBytes(8), &b[2]);
+  } else {
+    LoadMatrices(x, b);
+  }
+}
+
 // c += the columns of step `step` of a group, whose fragments are `a`, times x, whose stage is at
 // the lane's address `x`.
-template <int kTokens, int kTiles>
+template <TileFormat kFormat, int kTokens, int kTiles>
 __device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[kTiles][4], uint32_t x, int step,
                                              Sums<kTokens>& c) {
 #pragma unroll
   for (int j = 0; j < kTokens / 8; j += 2) {
     uint32_t b[4];
-    LoadMatrices(x + j * XBytes(8) + step * 256, b);
+    LoadX<kFormat>(x + j * XBytes(8) + step * 256, b);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       Mma(c[i][j], a[i], b[0], b[1]);
@@ -117,18 +145,24 @@ struct WarpTiles {
   UnitScales<kFormat> scales[kTiles];
   Group<kFormat> groups[kTiles];
 
-  // `unit`: of the first tile, which the others follow.
+  // `unit`: of the first tile, which the others follow. `book`: as in UnitScales.
   __device__ __forceinline__ void LoadScales(const uint8_t* unit,
-                                             const uint32_t (&factors)[kWarpTiles], int lane) {
+                                             const uint32_t (&factors)[kWarpTiles], uint32_t book,
+                                             int lane) {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      scales[i].Load(unit + i * UnitBytes(kFormat), factors[i], lane);
+      scales[i].Load(unit + i * UnitBytes(kFormat), factors[i], lane, book);
     }
   }
   __device__ __forceinline__ void Load(const uint8_t* unit, int group, int lane) {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       groups[i].Load(unit + i * UnitBytes(kFormat), scales[i], group, lane);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) groups[i].LookUp(half);
     }
   }
   // Makes the A fragments of step kStep.
@@ -197,7 +231,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     FormatKernel(const __grid_constant__ Params args, const __grid_constant__ BlockShape shape) {
   constexpr int kGroups = UnitGroups(kFormat);
   constexpr int kUnitBytes = UnitBytes(kFormat);
-  extern __shared__ __align__(128) uint8_t shared[];
+  extern __shared__ __align__(kBookAlignment) uint8_t shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -245,7 +279,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     factors[i] = FactorsOf<kFormat>(matrix.exponent);
   }
   const int weight_stage = shape.block_tiles * kUnitBytes;
-  uint8_t* const weight_ring = shared + kXStages * XBytes(kTokens) + in_block * kUnitBytes;
+  uint8_t* const weight_ring = shared + WeightsOffset(kFormat, kTokens) + in_block * kUnitBytes;
   const uint8_t* const weight_end = weight_ring + shape.weight_stages * weight_stage;
   uint32_t copied_weights = SharedAddress(weight_ring);
   const auto copy_unit = [&](int of_tiles, bool copies) {
@@ -287,6 +321,13 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
       for (int at = lane * 128; at < bytes; at += 32 * 128) PrefetchL2(weights[i] + at);
     }
   }
+  // The first barrier of all threads follows before it is read.
+  uint32_t book = 0;
+  if constexpr (HasGroupBook(kFormat)) {
+    uint8_t* const entries = shared + kXStages * XBytes(kTokens);
+    FillBook<kFormat>(entries, thread, static_cast<int>(blockDim.x));
+    book = SharedAddress(entries) + LaneOfBook<kFormat>(lane);
+  }
   WaitForDependency();
 #pragma unroll
   for (int step = 0; step < kXStages - 1; ++step) {
@@ -298,9 +339,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   }
 
   Sums<kTokens> c = {};
-  // Lane 8m + i: row i of matrix m, which is the first, second half of a step's columns of eight
-  // tokens, and then of the next eight.
-  const uint32_t x_lane = x_ring + lane / 16 * XBytes(8) + lane / 8 % 2 * 128 + lane % 8 * 16;
+  const uint32_t x_lane = x_ring + LaneOffset<kFormat>(lane);
   // Runs the pipeline, and computes the sums of kTiles row tiles.
   const auto multiply = [&]<int kTiles>() {
     constexpr int kThere = std::max(kTiles, 1);
@@ -310,7 +349,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     AwaitCopies<kXStages - 2>();
     BlockSync();
     if constexpr (kTiles > 0) {
-      held.LoadScales(unit_at, factors, lane);
+      held.LoadScales(unit_at, factors, book, lane);
       held.Load(unit_at, 0, lane);
       held.template Dequantise<0>(a[0]);
     }
@@ -333,18 +372,18 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
           const uint32_t x_at =
               x_lane + (kGroups == kXStages ? group : step % kXStages) * XBytes(kTokens);
           held.template Dequantise<1>(a[1]);
-          MultiplyStep<kTokens>(a[0], x_at, 0, c);
+          MultiplyStep<kFormat, kTokens>(a[0], x_at, 0, c);
           copy_x(step + kXStages - 1);
           held.template Dequantise<2>(a[0]);
-          MultiplyStep<kTokens>(a[1], x_at, 1, c);
+          MultiplyStep<kFormat, kTokens>(a[1], x_at, 1, c);
           if (last) copy_unit(kTiles, copies);
           held.template Dequantise<3>(a[1]);
           // Blocks have scales of their own in each group.
-          if (kGroups > 1 && last) held.LoadScales(next_at, factors, lane);
+          if (kGroups > 1 && last) held.LoadScales(next_at, factors, book, lane);
           held.Load(last ? next_at : unit_at, last ? 0 : group + 1, lane);
-          MultiplyStep<kTokens>(a[0], x_at, 2, c);
+          MultiplyStep<kFormat, kTokens>(a[0], x_at, 2, c);
           held.template Dequantise<0>(a[0]);
-          MultiplyStep<kTokens>(a[1], x_at, 3, c);
+          MultiplyStep<kFormat, kTokens>(a[1], x_at, 3, c);
         }
         CommitCopies();
       }
@@ -423,12 +462,39 @@ inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows
   return best;
 }
 
+// Temporary: shapes that a measurement chooses.
+inline void Tune(TileFormat format, int tokens, const DeviceTraits& device, BlockShape& shape) {
+  const char* const tiles = std::getenv("P_TILES");
+  const char* const warps = std::getenv("P_WARPS");
+  if (tiles == nullptr || warps == nullptr) return;
+  const int block_tiles = std::atoi(tiles);
+  const int block_warps = std::atoi(warps);
+  const int min_stages = MinWeightStages(format);
+  if (block_tiles < block_warps || block_tiles > kWarpTiles * block_warps ||
+      block_warps < kMinWarps || block_warps > kMaxWarps ||
+      SharedBytes(format, tokens, block_tiles, min_stages) > device.smem_block) {
+    return;
+  }
+  const int two = device.smem_sm / 2 - 1024;
+  const int bytes = block_warps <= kMaxWarpsOfTwo &&
+                            SharedBytes(format, tokens, block_tiles, min_stages) <= two
+                        ? two
+                        : device.smem_block;
+  shape = {.block_tiles = block_tiles, .warps = block_warps, .weight_stages = min_stages,
+           .token_tiles = 1};
+  while (shape.weight_stages < MaxWeightStages(format) &&
+         SharedBytes(format, tokens, block_tiles, shape.weight_stages + 1) <= bytes) {
+    ++shape.weight_stages;
+  }
+}
+
 template <TileFormat kFormat, int kTokens>
 cudaError_t LaunchTokens(const Params& args, const DeviceTraits& device, cudaStream_t stream) {
   const bool experts = args.expert_tiles != nullptr;
   const int token_tiles = ((experts ? args.tile_rows : args.tokens) + kTokens - 1) / kTokens;
   const int others = experts ? args.max_expert_tiles : args.splits;
   BlockShape shape = ShapeOf(kFormat, kTokens, args.row_tiles, token_tiles * others, device);
+  Tune(kFormat, kTokens, device, shape);
   shape.token_tiles = token_tiles;
   const dim3 grid((args.row_tiles + shape.block_tiles - 1) / shape.block_tiles * token_tiles,
                   others);
