@@ -33,9 +33,8 @@ using Columns = DeltaColumns<kDim, kColumns>;
 
 template <int kDim>
 struct Stage {
-  // Query, key, and the block's part of the value.
-  static constexpr int kRow = 2 * kDim + kSlice;
-  float rows[kStageTokens][kRow];
+  // Query, key, and the block's part of the value. The key behind the last is read, but not used.
+  float rows[kStageTokens + 1][2 * kDim + kSlice];
   // exp(…) and sigmoid(b).
   float factors[kStageTokens][2];
 };
@@ -75,25 +74,29 @@ __device__ __forceinline__ void CopyWordAsync(uint32_t shared, const void* globa
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
 
-// Starts to copy the tokens from `first` on, as far as there are any.
+// Starts to copy the tokens from `first` on, as far as there are any; a warp has a token.
 template <int kDim>
 __device__ __forceinline__ void FillStage(Stage<kDim>& stage, const Part& part, const Rows& rows,
                                           int first) {
-  constexpr int kVectors = Stage<kDim>::kRow / kDeltaVector;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int in_part = lane * kDeltaVector;
   const int tokens = min(kStageTokens, rows.count - first);
-  for (int n = static_cast<int>(threadIdx.x); n < tokens * kVectors; n += kThreads) {
-    const int token = n / kVectors;
-    const int in_row = n % kVectors * kDeltaVector;
-    const int col = in_row < kDim       ? part.cols.q + in_row
-                    : in_row < 2 * kDim ? part.cols.k + in_row - kDim
-                                        : part.cols.v + in_row - 2 * kDim;
-    CopyAsync(SharedAddress(&stage.rows[token][in_row]),
-              rows.convolved + (first + token) * rows.stride + col);
-  }
-  const int n = static_cast<int>(threadIdx.x);
-  if (n < 2 * tokens) {
-    CopyWordAsync(SharedAddress(&stage.factors[n / 2][n % 2]),
-                  rows.factors + (first + n / 2) * rows.factor_stride + n % 2 * rows.beta_offset);
+#pragma unroll
+  for (int n = 0; n < kStageTokens / kWarps; ++n) {
+    const int t = n * kWarps + static_cast<int>(threadIdx.x) / 32;
+    if (t >= tokens) continue;
+    const float* const from = rows.convolved + (first + t) * rows.stride + in_part;
+    const uint32_t to = SharedAddress(stage.rows[t] + in_part);
+    constexpr int kDimBytes = kDim * sizeof(float);
+    if (in_part < kDim) {
+      CopyAsync(to, from + part.cols.q);
+      CopyAsync(to + kDimBytes, from + part.cols.k);
+    }
+    if (in_part < kSlice) CopyAsync(to + 2 * kDimBytes, from + part.cols.v);
+    if (lane < 2) {
+      CopyWordAsync(SharedAddress(&stage.factors[t][lane]),
+                    rows.factors + (first + t) * rows.factor_stride + lane * rows.beta_offset);
+    }
   }
 }
 
@@ -150,7 +153,7 @@ __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Pa
       const float2 v = *reinterpret_cast<const float2*>(row + 2 * kDim + column);
       const float2 factors = *reinterpret_cast<const float2*>(stage.factors[i]);
       DeltaPart<kDim> next_k;
-      LoadPart<kDim>(stage.rows[min(i + 1, tokens - 1)] + kDim, next_k);
+      LoadPart<kDim>(stage.rows[i + 1] + kDim, next_k);
       float seen[kColumns];
       columns.See(k, seen);
       if constexpr (kResults) result.Take(columns);
