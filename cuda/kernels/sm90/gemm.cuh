@@ -15,6 +15,8 @@
 //   Pipeline  two rings in shared memory, at most 216 KB an SM, filled by bulk copies. Activations:
 //             4 or 8 stages of 64 columns. Weights: up to 8 stages of one unit (64 columns,
 //             K-quants 256) of all row tiles.
+//   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
+//             consumers fill while the first copies are on their way.
 //   Barriers  full[stage]: the producer's expected bytes. empty[stage]: an arrival of each consumer
 //             warp, for weights when its loads have completed, for activations when the wgmmas that
 //             read them have.
@@ -40,6 +42,7 @@
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
+#include "cuda/kernels/sm90/column_order.cuh"
 #include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/pipeline.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
@@ -85,13 +88,17 @@ struct BlockShape {
   static constexpr int kXStages = kTokens >= 256 || kCrowded ? 4 : 8;
   static constexpr int kXRingBytes = kXStages * XBytes(kTokens);
 
+  // Offset of the ring of weights in shared memory: behind that of activations, and the book.
+  static constexpr int WeightsOffset(TileFormat format) {
+    return kXRingBytes + (HasGroupBook(format) ? kBookBytes : 0);
+  }
   static constexpr int WeightBytes(TileFormat format) { return kTiles * UnitBytes(format); }
   static constexpr int WeightStages(TileFormat format) {
-    constexpr int kRingBytes = 216 * 1024;
-    return std::min(8, (kRingBytes / kResidents - kXRingBytes) / WeightBytes(format));
+    constexpr int kAllBytes = 216 * 1024;
+    return std::min(8, (kAllBytes / kResidents - WeightsOffset(format)) / WeightBytes(format));
   }
   static constexpr int SharedBytes(TileFormat format) {
-    return kXRingBytes + WeightStages(format) * WeightBytes(format);
+    return WeightsOffset(format) + WeightStages(format) * WeightBytes(format);
   }
   // Groups of 64 columns that are dequantised at a time: two for K-quants, which take long chains
   // of dependent instructions, if few warps leave the registers for it.
@@ -342,23 +349,27 @@ class Consumer {
   static constexpr int kCalls = Ring::kGroupsAUnit / kAtOnce % kFragments == 0 ? 1 : kFragments;
 
   // `matrix`: the one of the warp's row tile. Warps beyond the block's last tile multiply that tile
-  // as well.
+  // as well. A format's group book is in shared memory.
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
       : shared_(shared),
         rings_(rings),
         factors_(FactorsOf<kFormat>(matrix.exponent)),
         tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
-        lane_(threadIdx.x % 32) {}
+        lane_(threadIdx.x % 32) {
+    if constexpr (HasGroupBook(kFormat)) {
+      book_ = SharedAddress(shared) + S::kXRingBytes + LaneOfBook<kFormat>(lane_);
+    }
+  }
 
   // c += the products of the next unit's columns; call kCall of every kCalls. `a` must not change
   // between calls, nor before all wgmmas have completed.
   template <int kCall>
   __device__ __forceinline__ void Multiply(float (&c)[S::kTokens / 2], Fragments (&a)[kFragments]) {
-    const uint8_t* const weights = shared_ + S::kXRingBytes +
+    const uint8_t* const weights = shared_ + S::WeightsOffset(kFormat) +
                                    weights_stage_.index * Ring::kWeightBytes +
                                    tile_ * UnitBytes(kFormat);
     rings_.weights.Wait(weights_stage_);
-    scales_.Load(weights, factors_, lane_);
+    scales_.Load(weights, factors_, lane_, book_);
 #pragma unroll
     for (int group = 0; group < Ring::kGroupsAUnit; group += kAtOnce) {
       Fragments& fragments = a[(kCall + group / kAtOnce) % kFragments];
@@ -369,7 +380,12 @@ class Consumer {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) loaded[i].Load(weights, scales_, group + i, lane_);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) loaded[i].Dequantise(fragments[i]);
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) loaded[i].LookUp(half);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) DequantiseInOrder(loaded[i], lane_, fragments[i]);
 
       const int slot = x_stage_.index * Ring::kGroupsAUnit + group;
 #pragma unroll
@@ -414,6 +430,8 @@ class Consumer {
   const uint8_t* const shared_;
   Ring& rings_;
   const uint32_t factors_;
+  // As in UnitScales.
+  uint32_t book_ = 0;
   const int tile_;
   const int lane_;
   UnitScales<kFormat> scales_;
@@ -458,7 +476,7 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
   if (group == S::kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const uint32_t x_ring = SharedAddress(shared);
-    const uint32_t weight_ring = x_ring + S::kXRingBytes;
+    const uint32_t weight_ring = x_ring + S::WeightsOffset(kFormat);
     if (ElectThread()) {
       if (ProducerIndex<S::kConsumerWarps>() == kXProducer) {
         // The model's weights are there from the start; activations are written by the kernel
@@ -472,6 +490,10 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+    if constexpr (HasGroupBook(kFormat)) {
+      FillBook<kFormat>(shared + S::kXRingBytes, static_cast<int>(threadIdx.x), S::kGroups * 128);
+      ConsumersSync<S::kGroups>();
+    }
     // The kernel before may still read the result's memory.
     WaitForDependency();
     const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);

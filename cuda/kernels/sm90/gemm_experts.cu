@@ -23,8 +23,7 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
                                    cudaStream_t stream) {
   if (args.one_token != OneToken::kNo) return LaunchExpertMatvec(args, device, stream);
   constexpr int kMostTileRows = 256;
-  if (!ExpertGemmTakes(args.experts.format) || args.expert_rows % kTileRows != 0 ||
-      args.tile_rows <= 0 || args.tile_rows > kMostTileRows ||
+  if (args.expert_rows % kTileRows != 0 || args.tile_rows <= 0 || args.tile_rows > kMostTileRows ||
       std::holds_alternative<SumOfChoices>(args.epilogue)) {
     return cudaErrorInvalidValue;
   }
@@ -49,8 +48,13 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
       case TileFormat::kQ5_K:
       case TileFormat::kQ6_K:
         return gemm::LaunchExpertsOfSuperBlocks;
-      default:
+      case TileFormat::kMXFP4:
+      case TileFormat::kIQ4_XS:
+      case TileFormat::kIQ4_NL:
+      case TileFormat::kNVFP4:
         return gemm::LaunchExpertsOfLevelBooks;
+      default:
+        return gemm::LaunchExpertsOfGroupBooks;
     }
   }();
   return launch(params, args.max_tiles, device.sms, stream);
@@ -59,7 +63,7 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
 cudaError_t sm90::PrepareExpertGemmKernels() {
   return AnyError({gemm::PrepareExpertsOfBlocks(), gemm::PrepareExpertsOfRareBlocks(),
                    gemm::PrepareExpertsOfSuperBlocks(), gemm::PrepareExpertsOfLevelBooks(),
-                   PrepareExpertMatvecKernels()});
+                   gemm::PrepareExpertsOfGroupBooks(), PrepareExpertMatvecKernels()});
 }
 
 }  // namespace orcd::cuda

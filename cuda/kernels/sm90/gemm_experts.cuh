@@ -132,6 +132,9 @@ cudaError_t PrepareExpertsOfSuperBlocks();
 cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int max_tiles, int sms,
                                       cudaStream_t stream);
 cudaError_t PrepareExpertsOfLevelBooks();
+cudaError_t LaunchExpertsOfGroupBooks(const ExpertParams& args, int max_tiles, int sms,
+                                      cudaStream_t stream);
+cudaError_t PrepareExpertsOfGroupBooks();
 
 // Launches, or prepares, the kernels of formats kFormats.
 template <TileFormat... kFormats>

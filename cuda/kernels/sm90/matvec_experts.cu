@@ -35,10 +35,13 @@ constexpr auto& kSets =
     kSetsOf<FormatBit(TileFormat::kF16), FormatBit(TileFormat::kQ8_0), FormatBit(TileFormat::kQ5_0),
             matvec::kRareBlocks, matvec::kQ4KM, FormatBit(TileFormat::kQ5_K),
             FormatBit(TileFormat::kQ2_K), FormatBit(TileFormat::kMXFP4),
-            FormatBit(TileFormat::kIQ4_XS), matvec::kRareLevelBooks>;
+            FormatBit(TileFormat::kIQ4_XS), matvec::kRareLevelBooks, FormatBit(TileFormat::kIQ3_S),
+            FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
+            FormatBit(TileFormat::kIQ2_XS), FormatBit(TileFormat::kIQ2_XXS)>;
 
-// Sets the stages of the rings of shape.tile_warps warps. False if there is no room for two.
-bool SetRings(const TiledMatrix& matrix, int rounds, int x_bytes, LaunchShape& shape) {
+// Sets the stages of the rings of shape.tile_warps warps beside `other_bytes` of shared memory.
+// False if there is no room for two.
+bool SetRings(const TiledMatrix& matrix, int rounds, int other_bytes, LaunchShape& shape) {
   constexpr int kStageCols[] = {256, 128, 64};
   for (const int most_bytes : {kMaxSharedBytesOfTwo - kStaticBytes, kMaxSharedBytes}) {
     for (const int stage_cols : kStageCols) {
@@ -46,7 +49,7 @@ bool SetRings(const TiledMatrix& matrix, int rounds, int x_bytes, LaunchShape& s
       const int most = (matrix.units() + in_stage - 1) / in_stage * rounds;
       shape.stage_cols = stage_cols;
       shape.stage_bytes = in_stage * UnitBytes(matrix.format);
-      shape.stages = std::min({(most_bytes - x_bytes) / (shape.tile_warps * shape.stage_bytes),
+      shape.stages = std::min({(most_bytes - other_bytes) / (shape.tile_warps * shape.stage_bytes),
                                matvec::kMaxStages, most});
       if (shape.stages >= std::min(kMinStages, most)) return true;
     }
@@ -103,12 +106,16 @@ cudaError_t sm90::LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceT
   const int block_groups = (groups + device.sms - 1) / device.sms;
   const int rows = params.shares_x ? 1 : params.max_tiles;
   const int x_bytes = (rows + 1) / 2 * matvec::PairBytes(params.matrix.cols);
+  // The book begins at the alignment that its entries need.
+  const bool has_book = HasGroupBook(params.matrix.format);
+  const int other_bytes = x_bytes + (has_book ? kBookAlignment + kBookBytes : 0);
   LaunchShape shape = {};
   int rounds = (block_groups * group + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   for (;; ++rounds) {
     const int at_once = (block_groups + rounds - 1) / rounds;
     shape.tile_warps = at_once * group;
-    if (shape.tile_warps <= matvec::kMaxWarps && SetRings(params.matrix, rounds, x_bytes, shape)) {
+    if (shape.tile_warps <= matvec::kMaxWarps &&
+        SetRings(params.matrix, rounds, other_bytes, shape)) {
       break;
     }
     if (at_once == 1) return cudaErrorInvalidValue;
@@ -117,8 +124,13 @@ cudaError_t sm90::LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceT
   // Beside the weights of a list that has been waited for, x is already there or on its way.
   shape.stages_ahead =
       params.shares_x ? shape.stages : std::clamp(kBytesAhead / all_rings_stage, 1, shape.stages);
+  if (has_book) {
+    shape.books[GroupBookNumber(params.matrix.format)] =
+        (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
+        kBookAlignment;
+  }
   const int shared_bytes =
-      std::max(shape.stages * all_rings_stage + x_bytes, kMinSharedBytesOfTwo - kStaticBytes);
+      std::max(shape.stages * all_rings_stage + other_bytes, kMinSharedBytesOfTwo - kStaticBytes);
   return LaunchInDecode(set->kernel(), dim3(device.sms),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
                         params, shape);

@@ -5,6 +5,7 @@
 //             block's warps take the same row tile of all entries, so that the block adds them up;
 //             otherwise tasks are dealt to blocks and warps in turn. One block an SM.
 //   Warps     up to 20 consumer warps, one producer warp, and rings of their own, as in matvec.cuh.
+//   Books     As in matvec.cuh, filled before the kernel ahead has ended.
 //   Order     Gate and up: the rows of x, which the router has read, are copied before the kernel
 //             ahead (the choice) has ended, the weights after it, as the list names them. The next
 //             kernel begins after that, and so can read the list: the weights of `down` are on
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
   }
 
   const uint32_t x = SharedAddress(shared) + shape.tile_warps * shape.stages * shape.stage_bytes;
+  FillBooks<kFormats>(shape, shared);
   if (knows_list) WaitForDependency();
   CopyExpertRows(params, x);
   CommitCopies();
