@@ -76,16 +76,6 @@ std::string NameOf(TileFormat format) {
   return std::string(GetTensorTypeInfo(kFormatTypes[static_cast<int>(format)]).name);
 }
 
-absl::Status CheckExpertFormats(const DeviceWeights& weights, const KernelSet& kernels) {
-  for (const DeviceLayer& layer : weights.layers()) {
-    for (const TiledMatrix* matrix : {&layer.experts.gate_up, &layer.experts.down}) {
-      if (matrix->rows == 0 || kernels.expert_gemm_takes(matrix->format)) continue;
-      return Unsupported(absl::StrCat("experts of ", NameOf(matrix->format)));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckDeltaNets(const ModelSpec& spec) {
   const LayerSpec* first = nullptr;
   for (const LayerSpec& layer : spec.layers) {
@@ -138,10 +128,7 @@ std::string TypeThatFits(const MemoryPlan& plan, const DeviceWeights& weights,
   const uint64_t others = plan.bytes() - plan.weights_bytes;
   if (others >= device.free_bytes) return "";
   const double room = static_cast<double>(device.free_bytes - others);
-  const bool experts = std::ranges::any_of(
-      weights.layers(), [](const DeviceLayer& layer) { return layer.experts.gate_up.rows > 0; });
   for (const TileFormat format : kUsual) {
-    if (experts && !device.kernels->expert_gemm_takes(format)) continue;
     const double bytes = static_cast<double>(weights.num_weights()) * UnitBytes(format) /
                          (kTileRows * UnitCols(format));
     // It is not the weights that are too large if theirs has no more bits.
@@ -209,7 +196,6 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
   ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
   ORCD_RETURN_IF_ERROR(CheckDeltaNets(spec));
   ORCD_RETURN_IF_ERROR(CheckFfns(spec));
-  ORCD_RETURN_IF_ERROR(CheckExpertFormats(weights, *device.kernels));
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/portable/kernel_set.h"
@@ -231,7 +232,6 @@ TEST_P(PortableLaunchesTest, ProductsOfManyTokens) {
 
 TEST_P(PortableLaunchesTest, ProductsOfExperts) {
   for (const TileFormat format : Formats()) {
-    if (!kernels().expert_gemm_takes(format)) continue;
     for (const int cols : {kColumns, 2880, 7168}) {
       if (HasSuperBlocks(format) && cols % kColumns != 0) continue;
       for (const int tile_rows : {32, 64, 128, 256}) {
@@ -308,6 +308,43 @@ TEST_P(PortableLaunchesTest, Attention) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(PortableLaunchesTest, DeltaNets) {
+  for (const int head_dim : {32, 64, 128}) {
+    for (const int value_heads : {1, 32, 64}) {
+      for (const int conv : {1, 4, 8}) {
+        const DeltaNetSpec spec = {.key_heads = value_heads / 2 + value_heads % 2,
+                                   .value_heads = value_heads,
+                                   .head_dim = head_dim,
+                                   .conv = conv};
+        const std::string what = std::to_string(value_heads) + " heads of " +
+                                 std::to_string(head_dim) + ", convolution of " +
+                                 std::to_string(conv);
+        for (const int tokens : {1, 64, 129, 1024, 16384}) {
+          for (const int sequences : {1, 512}) {
+            const DeltaArgs args = {
+                .spec = spec, .tokens = tokens, .sequences = std::min(tokens, sequences)};
+            ExpectLaunched(LaunchDeltaInputs(args, nullptr), what + ", inputs");
+            ExpectLaunched(LaunchDeltaRule(args, nullptr), what + ", rule");
+            ExpectLaunched(LaunchDeltaGate(args, nullptr), what + ", gate");
+            if (tokens <= 512) ExpectLaunched(LaunchDeltaToken(args, nullptr), what + ", token");
+          }
+        }
+        const DeltaReplayArgs args = {.spec = spec, .layers = 96, .replays = kMaxReplays};
+        ExpectLaunched(LaunchDeltaReplay(args, nullptr), what + ", replay");
+      }
+    }
+  }
+}
+
+TEST_P(PortableLaunchesTest, GatedAttention) {
+  for (const int cols : {16, 4096, 16384}) {
+    for (const int tokens : {1, 512, 16384}) {
+      ExpectLaunched(LaunchGateAttention({.cols = cols, .tokens = tokens}, nullptr),
+                     std::to_string(cols) + " columns, " + std::to_string(tokens) + " tokens");
     }
   }
 }

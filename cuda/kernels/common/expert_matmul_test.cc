@@ -258,14 +258,6 @@ const std::vector<int>& FewRows() {
 class ExpertFormatTest : public ExpertProductTest,
                          public ::testing::WithParamInterface<TensorType> {
  protected:
-  void SetUp() override {
-    ExpertProductTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    if (!kernels().expert_gemm_takes(FormatFor(GetParam()))) {
-      GTEST_SKIP() << "experts of such weights are not multiplied";
-    }
-  }
-
   // Rows are not whole blocks of 128, nor all whole tiles.
   struct Shape {
     int rows;
@@ -526,16 +518,13 @@ TEST_F(ExpertProductTest, ABiasIsAddedBeforeTheActivation) {
 
 TEST_F(ExpertProductTest, RefusesWhatItDoesNotTake) {
   for (const TensorType type : kFormatTypes) {
-    const TileFormat format = FormatFor(type);
-    // The formats whose code books are in shared memory.
-    EXPECT_EQ(kernels().expert_gemm_takes(format), !HasGroupBook(format));
-    const ExpertMatmulArgs args = {
-        .experts = {.format = format, .rows = 16, .cols = 256}, .expert_rows = 16, .max_tiles = 0};
+    const ExpertMatmulArgs args = {.experts = {.format = FormatFor(type), .rows = 16, .cols = 256},
+                                   .expert_rows = 16,
+                                   .max_tiles = 0};
     ExpertMatmulArgs tiled = args;
     tiled.tile_rows = 32;
     EXPECT_EQ(kernels().expert_gemm(args, traits(), stream()), cudaErrorInvalidValue);
-    EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()),
-              HasGroupBook(format) ? cudaErrorInvalidValue : cudaSuccess);
+    EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()), cudaSuccess);
     tiled.tile_rows = 257;
     EXPECT_EQ(kernels().expert_gemm(tiled, traits(), stream()), cudaErrorInvalidValue);
     if (kernels().fuses) continue;

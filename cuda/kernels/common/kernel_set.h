@@ -76,10 +76,9 @@ struct KernelSet {
   cudaError_t (*dequantise)(const Product& product, int first_tile, int tiles, uint8_t* out,
                             cudaStream_t stream);
 
-  // Products of experts, of formats that expert_gemm_takes.
+  // Products of experts, of any format.
   cudaError_t (*expert_gemm)(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
-  bool (*expert_gemm_takes)(TileFormat format);
 
   cudaError_t (*decode_attention)(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);

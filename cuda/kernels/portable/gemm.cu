@@ -70,8 +70,6 @@ bool GemmTakes(TileFormat format, int tokens) {
 
 bool GemmTakesBehind(TileFormat before, TileFormat format) { return format == before; }
 
-bool ExpertGemmTakes(TileFormat) { return true; }
-
 cudaError_t PrepareGemmKernels(const DeviceTraits& device) {
   return AnyError({gemm::PrepareOfF16(device), gemm::PrepareOfBlocks(device),
                    gemm::PrepareOfRareBlocks(device), gemm::PrepareOfSuperBlocks(device),

@@ -33,7 +33,6 @@ constexpr KernelSet Of(const char* identity, int min_cc, int max_cc, const char*
       .gemm_sums = GemmSums,
       .dequantise = LaunchDequantise,
       .expert_gemm = LaunchExpertGemm,
-      .expert_gemm_takes = ExpertGemmTakes,
       .decode_attention = LaunchDecodeAttention,
       .prefill_attention = LaunchPrefillAttention,
       .sample = LaunchSample,

@@ -31,7 +31,6 @@ cudaError_t LaunchSample(const SampleArgs& args, const DeviceTraits& device, cud
 
 bool GemmTakes(TileFormat format, int tokens);
 bool GemmTakesBehind(TileFormat before, TileFormat format);
-bool ExpertGemmTakes(TileFormat format);
 
 }  // namespace portable
 

@@ -35,7 +35,6 @@ const KernelSet kKernels = {
     .gemm_sums = GemmSums,
     .dequantise = LaunchDequantise,
     .expert_gemm = LaunchExpertGemm,
-    .expert_gemm_takes = ExpertGemmTakes,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,
     .sample = LaunchSample,

@@ -58,8 +58,6 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
   }
 }
 
-constexpr bool ExpertGemmTakes(TileFormat) { return true; }
-
 // Different formats are allowed only in the pairs that files use together, since they give the
 // values of some layers more bits.
 constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
