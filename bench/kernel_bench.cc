@@ -244,10 +244,7 @@ absl::Status MeasureExperts(const cuda::DeviceInfo& device, const ExpertModel& m
       .rows = spec.count * rows,
       .cols = gated ? model.hidden : spec.ffn,
       .exponent = cuda::HasSuperBlocks(format.format) ? cuda::kLeastExponent : 0};
-  if (!device.kernels->expert_gemm_takes(format.format) ||
-      experts.cols % cuda::UnitCols(format.format) != 0) {
-    return absl::OkStatus();
-  }
+  if (experts.cols % cuda::UnitCols(format.format) != 0) return absl::OkStatus();
   // A launch may read a small share of the weights, so that several launches' are in the cache.
   const int copies = static_cast<int>(std::max<int64_t>(1, 4 * kColdBytes / experts.bytes()));
   ORCD_ASSIGN_OR_RETURN(const DeviceMemory weights,
