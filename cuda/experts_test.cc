@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
@@ -222,6 +223,15 @@ ModelShape Qwen3Moe30BLayers() {
           .experts_used = 8};
 }
 
+// The same in types that files of about four bits have; most weights are found in code books.
+ModelShape BooksOfExperts() {
+  ModelShape shape = Qwen3Moe30BLayers();
+  shape.name += "_books";
+  shape.type = TensorType::kIQ3_S;
+  shape.better_type = TensorType::kIQ4_XS;
+  return shape;
+}
+
 constexpr int kDraws = 48;
 
 // A request and what it draws alone.
@@ -252,13 +262,19 @@ class CoArrivalTest : public GpuTest {
 
   void SetUp() override {
     GpuTest::SetUp();
-    static const std::shared_ptr<const Model> model = MakeShapedModel(Qwen3Moe30BLayers());
+    // Made once for all tests.
+    static std::map<std::string, std::shared_ptr<const Model>> models;
+    const ModelShape shape = Shape();
+    std::shared_ptr<const Model>& model = models[shape.name];
+    if (model == nullptr) model = MakeShapedModel(shape);
     model_ = model;
     ASSERT_NE(model_, nullptr);
     backend_ = BackendOf(model_, kSlots, kMostTokens);
     ASSERT_NE(backend_, nullptr);
     ASSERT_GE(backend_->info().kv_blocks, kSlots * kBlocksEach);
   }
+
+  virtual ModelShape Shape() const { return Qwen3Moe30BLayers(); }
 
   std::vector<LoneRequest> MakeLoneRequests(int count) {
     std::vector<LoneRequest> requests(count);
@@ -301,8 +317,16 @@ class CoArrivalTest : public GpuTest {
     return seq;
   }
 
+  // Compares the choices and results of prompts of several lengths with those of each alone.
+  void CompareWithAlone();
+
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Backend> backend_;
+};
+
+class BookCoArrivalTest : public CoArrivalTest {
+ protected:
+  ModelShape Shape() const override { return BooksOfExperts(); }
 };
 
 // Requests arrive at random times, with their prompts in random pieces, beside random others: in
@@ -387,7 +411,7 @@ class ChoiceTap : public ActivationTap {
   std::vector<std::vector<float>> rows_;
 };
 
-TEST_F(CoArrivalTest, ATokenChoosesTheSameExpertsAmongOthers) {
+void CoArrivalTest::CompareWithAlone() {
   constexpr int kRequests = 24;
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::vector<int32_t>> blocks;
@@ -410,6 +434,9 @@ TEST_F(CoArrivalTest, ATokenChoosesTheSameExpertsAmongOthers) {
     ASSERT_TRUE(SameBits(tap.rows()[token], alone[token])) << "token " << token;
   }
 }
+
+TEST_F(CoArrivalTest, ATokenChoosesTheSameExpertsAmongOthers) { CompareWithAlone(); }
+TEST_F(BookCoArrivalTest, ATokenChoosesTheSameExpertsAmongOthers) { CompareWithAlone(); }
 
 }  // namespace
 }  // namespace orcd::cuda
