@@ -11,6 +11,7 @@
 //             operations an element of the state and token, in one warp for each 512 elements.
 #include <cuda_fp16.h>
 
+#include <climits>
 #include <cstdint>
 #include <type_traits>
 
@@ -100,31 +101,39 @@ __device__ __forceinline__ void FillStage(Stage<kDim>& stage, const Part& part, 
   }
 }
 
-// S^T q of a token, which is still to be taken.
+// The results of a run's tokens and drafts. That of a token, S^T q, is taken when the next token
+// has seen S.
 template <int kDim>
-struct Result {
-  const DeltaArgs& args;
-  // Of the block's columns.
-  int first_col;
-  DeltaPart<kDim> q = {};
-  // -1: there is none.
+struct Results {
+  // Of the lane's column, for the token before the first.
+  float* at;
+  int64_t stride;
+  bool has_out = Columns<kDim>::HasOut();
+  // -1: there is none yet.
   int token = -1;
+  // The first of the run that is not finite.
+  int first_bad = INT_MAX;
+  DeltaPart<kDim> q = {};
 
-  __device__ __forceinline__ void Take(const Columns<kDim>& columns) const {
+  __device__ __forceinline__ void Take(const Columns<kDim>& columns) {
     const float o = columns.Out(q);
-    if (token < 0 || !Columns<kDim>::HasOut()) return;
-    args.o[int64_t{token} * DeltaValueSize(args.spec) + first_col + Columns<kDim>::OutColumn()] = o;
-    if (!isfinite(o)) SetNotFinite(args, token);
+    if (has_out && token >= 0) *at = o;
+    if (!isfinite(o)) first_bad = min(first_bad, token);
+  }
+  __device__ __forceinline__ void Next(const float* row) {
+    LoadPart<kDim>(row, q);
+    at += stride;
+    ++token;
   }
 };
-struct NoResult {};
+struct NoResults {};
 
-// Moves the columns on by the rows. `token`: the first, of the step.
-template <int kDim, typename OneResult>
+// Moves the columns on by the rows.
+template <int kDim, typename AnyResults>
 __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Part& part,
-                                        const Rows& rows, int token, Columns<kDim>& columns,
-                                        OneResult& result) {
-  constexpr bool kResults = !std::is_same_v<OneResult, NoResult>;
+                                        const Rows& rows, Columns<kDim>& columns,
+                                        AnyResults& results) {
+  constexpr bool kResults = !std::is_same_v<AnyResults, NoResults>;
   // Rows before these may still be read.
   __syncthreads();
 #pragma unroll
@@ -156,13 +165,10 @@ __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Pa
       LoadPart<kDim>(stage.rows[i + 1] + kDim, next_k);
       float seen[kColumns];
       columns.See(k, seen);
-      if constexpr (kResults) result.Take(columns);
+      if constexpr (kResults) results.Take(columns);
       const float of_columns[kColumns] = {v.x, v.y};
       columns.Move(k, of_columns, factors.x, factors.y, seen);
-      if constexpr (kResults) {
-        LoadPart<kDim>(row, result.q);
-        result.token = token + first + i;
-      }
+      if constexpr (kResults) results.Next(row);
 #pragma unroll
       for (int j = 0; j < kDim / kDeltaRound; ++j) k[j] = next_k[j];
     }
@@ -234,9 +240,12 @@ __global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant_
   WaitForDependency();
   Columns<kDim> columns;
   LoadColumns<kDim>(at, run.first_position, columns);
-  Result<kDim> result = {.args = args,
-                         .first_col = part.cols.v - 2 * DeltaKeySize(spec) +
-                                      static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp};
+  const int column = part.cols.v - 2 * DeltaKeySize(spec) +
+                     static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp +
+                     Columns<kDim>::OutColumn();
+  const int64_t values = DeltaValueSize(spec);
+  Results<kDim> results = {.at = args.o + (run.first_token - 1) * values + column,
+                           .stride = values};
   const Rows tokens = {
       .convolved = args.convolved + int64_t{run.first_token} * DeltaChannels(spec),
       .stride = DeltaChannels(spec),
@@ -245,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant_
       .beta_offset = spec.value_heads,
       .count = run.tokens};
   if (run.tokens > 0) {
-    Advance(stages, part, tokens, run.first_token, columns, result);
+    Advance(stages, part, tokens, columns, results);
     columns.Store(at);
     KeepInputs(spec, part, ring, run.first_position, run.tokens, [&](int i, int col) {
       return SumOfPartials<float4>(args.inputs, run.first_token + i, col);
@@ -254,9 +263,13 @@ __global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant_
   if (run.drafts > 0) {
     const Rows drafts = RowsOfDrafts(spec, args.drafts, args.drafts.layer_offset, part.value_head,
                                      run.first_draft, run.drafts);
-    Advance(stages, part, drafts, run.first_token + run.tokens, columns, result);
+    Advance(stages, part, drafts, columns, results);
   }
-  result.Take(columns);
+  results.Take(columns);
+  // What follows a token that is not finite is not either. All tokens have one slot.
+  for (int i = max(results.first_bad, run.tokens - 1); i < run.tokens + run.drafts; ++i) {
+    SetNotFinite(args, run.first_token + i);
+  }
 }
 
 template <int kDim>
@@ -277,8 +290,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForDependency();
   Columns<kDim> columns;
   LoadColumns<kDim>(at, replay.position, columns);
-  NoResult none;
-  Advance(stages, part, rows, 0, columns, none);
+  NoResults none;
+  Advance(stages, part, rows, columns, none);
   columns.Store(at);
   KeepInputs(spec, part, ring, replay.position, replay.drafts, [&](int i, int col) {
     // u is before what the rule takes.
