@@ -20,6 +20,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/load_observer.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/engine/block_drafter.h"
 #include "runtime/engine/constraint_for_test.h"
 #include "runtime/engine/drafters_for_test.h"
 #include "runtime/engine/engine.h"
@@ -132,6 +133,9 @@ class SpeculationDigest {
     for (const int fixed : {0, 7}) CheckDrafters(fixed);
   }
 
+  // After Check: true if the model's own block was among the drafters.
+  bool predicts() const { return predicts_; }
+
   // For models with recurrent layers: the outputs are also the same with few checkpoints of their
   // states, or none.
   void CheckCheckpoints() {
@@ -174,6 +178,13 @@ class SpeculationDigest {
     const Rest ngram =
         ExpectSame(absl::StrCat("ngram ", fixed), std::make_unique<NgramDrafter>(crowd_), fixed);
     const Rest model = ExpectSame(absl::StrCat("model ", fixed), MakeModelDrafter(), fixed);
+    if (predicts_) {
+      const Rest block =
+          ExpectSame(absl::StrCat("mtp ", fixed), std::make_unique<BlockDrafter>(crowd_), fixed);
+      if (fixed > 0) {
+        EXPECT_GT(block.drafts, 10 * requests_);
+      }
+    }
     if (fixed == 0) return;
     EXPECT_GT(random.drafts, 10 * requests_);
     EXPECT_GT(right.right, 10 * requests_);
@@ -188,7 +199,13 @@ class SpeculationDigest {
 
   int vocab() const { return model_->spec().vocab; }
 
-  std::unique_ptr<Backend> MakeBackend(int max_seqs, int64_t kv_bytes) const {
+  // True if the backend computes the model's own block.
+  bool Predicts() const {
+    const auto backend = MakeBackend(1, int64_t{8} << 20, /*predict=*/true);
+    return backend != nullptr && backend->info().max_predictions > 0;
+  }
+
+  std::unique_ptr<Backend> MakeBackend(int max_seqs, int64_t kv_bytes, bool predict = false) const {
     BackendOptions options;
     options.max_seqs = max_seqs;
     options.max_step_tokens = std::max(48, 8 * max_seqs);
@@ -197,6 +214,7 @@ class SpeculationDigest {
     options.block_tokens = 8;
     options.threads = 1;
     options.state_cache_bytes = state_cache_bytes_;
+    options.predict = predict;
     NullLoadObserver observer;
     auto backend = make_(model_, options, observer);
     EXPECT_TRUE(backend.ok()) << backend.status();
@@ -212,7 +230,8 @@ class SpeculationDigest {
 
   std::unique_ptr<Engine> Start(int max_seqs, int64_t kv_bytes, int fixed_drafts,
                                 std::unique_ptr<Drafter> drafter) const {
-    auto backend = MakeBackend(max_seqs, kv_bytes);
+    const bool predict = drafter != nullptr && drafter->TakesPredictions();
+    auto backend = MakeBackend(max_seqs, kv_bytes, predict);
     if (backend == nullptr) return nullptr;
     return std::make_unique<Engine>(
         model_, std::move(backend),
@@ -301,6 +320,7 @@ class SpeculationDigest {
     const auto engine = Start(1, int64_t{8} << 20, 0, nullptr);
     if (engine == nullptr) return;
     const BackendInfo& info = engine->backend_info();
+    predicts_ = Predicts();
     prompt_logprobs_ = info.prompt_logprobs;
     cell_bytes_ = static_cast<int64_t>(info.state_cell_bytes);
     crowd_kv_bytes_ = CrowdBlocks() * static_cast<int64_t>(info.kv_bytes) / info.kv_blocks;
@@ -356,6 +376,7 @@ class SpeculationDigest {
   int64_t state_cache_bytes_ = 0;
   int64_t cell_bytes_ = 0;
   bool prompt_logprobs_ = false;
+  bool predicts_ = false;
 };
 
 }  // namespace orcd

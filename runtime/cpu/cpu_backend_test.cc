@@ -20,10 +20,12 @@
 #include "gtest/gtest.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/backend/draft_conformance_for_test.h"
+#include "runtime/backend/prediction_conformance_for_test.h"
 #include "runtime/backend/state_conformance_for_test.h"
 #include "runtime/base/error.h"
 #include "runtime/cpu/kv_cache.h"
 #include "runtime/cpu/model_for_test.h"
+#include "runtime/model/predict_block.h"
 #include "testing/same_bits.h"
 #include "testing/test_name.h"
 
@@ -159,6 +161,19 @@ struct HybridKind : CpuKind {
 INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, BackendConformanceTest, HybridKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, DraftConformanceTest, HybridKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, StateConformanceTest, HybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(Hybrid, PredictionConformanceTest, HybridKind);
+
+// Attention and experts in the block that predicts.
+struct PredictingExpertsKind : CpuKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "glm4moe");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeTestBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(PredictingExperts, PredictionConformanceTest, PredictingExpertsKind);
 
 class CpuBackendTest : public ::testing::Test {
  protected:
@@ -544,6 +559,36 @@ TEST_F(ChangedFileTest, NanInTheLogitsShows) {
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_FALSE(samples[0].finite);
   EXPECT_EQ(FiniteOf(*result), std::vector<bool>{true}) << "they come before";
+}
+
+// What the block computes is no part of a sequence's result.
+TEST_F(ChangedFileTest, NanInTheBlockThatPredictsEndsPredictionsAlone) {
+  unlink(path_.c_str());
+  ASSERT_NO_FATAL_FAILURE(SetUp("qwen35"));
+  BackendOptions options = SmallOptions();
+  options.predict = true;
+  const auto predicting = MakeTestBackend(model_, options);
+  const auto block = PredictBlock::FromGguf(model_->gguf(), model_->spec(), model_->weights());
+  ASSERT_TRUE(block.ok() && block->has_value());
+  StepSequence seq = StartSequence(0, tokens_, blocks_);
+  seq.sample = true;
+  seq.predictions = 2;
+  EXPECT_EQ(RunStep(*predicting, {seq}).parts.at(0).predictions.size(), 2u);
+  Write((*block)->hidden_norm.data(), std::numeric_limits<float>::quiet_NaN());
+  HideTheChange();
+  for (int step = 0; step < 3; ++step) {
+    const StepResult result = RunStep(*predicting, {seq});
+    EXPECT_TRUE(result.parts.at(0).predictions.empty());
+    seq.predictions = 0;
+    const StepResult plain = RunStep(*backend_, {seq});
+    EXPECT_TRUE(result.parts.at(0).finite);
+    EXPECT_TRUE(SamplesOf(result).at(0).finite);
+    EXPECT_EQ(SamplesOf(result).at(0).token, SamplesOf(plain).at(0).token);
+    seq = ContinueSequence(0, static_cast<int>(tokens_.size()) + step, {&kPreviousSample, 1},
+                           blocks_);
+    seq.sample = true;
+    seq.predictions = 2;
+  }
 }
 
 TEST_F(ChangedFileTest, NanInKeysAndValuesShowsInTheirSequenceAlone) {

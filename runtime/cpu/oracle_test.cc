@@ -48,8 +48,7 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
 }
 
 // For one sequence of `count` tokens.
-std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int count,
-                                    KvType kv_type) {
+BackendOptions OptionsFor(int count, KvType kv_type) {
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = count;
@@ -57,7 +56,12 @@ std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, i
   options.max_context = count;
   options.kv_cache_bytes = int64_t{64} << 20;
   options.kv_type = kv_type;
-  return MakeTestBackend(model, options);
+  return options;
+}
+
+std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int count,
+                                    KvType kv_type) {
+  return MakeTestBackend(model, OptionsFor(count, kv_type));
 }
 
 std::vector<int32_t> BlocksFor(const Backend& backend, size_t count) {
@@ -293,6 +297,78 @@ TEST_P(PredictOracleTest, PredictionsAgree) {
   const double nmse = NmseOfRows(chained, second);
   EXPECT_LE(nmse, NmseBound(KvType::kF32));
   std::printf("NMSE of second predictions %.2e\n", nmse);
+}
+
+size_t Likeliest(std::span<const float> logits) {
+  return static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
+}
+
+// Masks make each draw the oracle's next token, in steps with a prompt, with a token and with
+// drafts, of which the last is wrong. Two tokens are predicted: the first is the oracle's, and the
+// second follows from the first.
+TEST_P(PredictOracleTest, StepsPredictTheSame) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const std::string path = OracleDir() + "/" + GetParam().name;
+  const std::vector<int32_t> tokens =
+      ReadTokens(std::filesystem::path(path).parent_path() / "tokens.txt");
+  const auto count = static_cast<int>(tokens.size());
+  const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  BackendOptions options = OptionsFor(count, KvType::kF32);
+  options.predict = true;
+  auto backend = MakeTestBackend(model, options);
+  ASSERT_GE(backend->info().max_predictions, 2);
+  const auto blocks = BlocksFor(*backend, tokens.size());
+  HiddenTap tap;
+  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &tap);
+  auto predictor = CreateCpuPredictor(model, KvType::kF32, count, 2);
+  ASSERT_TRUE(predictor.ok()) << predictor.status();
+  const auto hidden_size = static_cast<size_t>(model->spec().hidden);
+  const auto vocab = static_cast<size_t>(model->spec().vocab);
+  const std::span<const int32_t> next = std::span(tokens).subspan(1);
+  const std::vector<float> oracle = ReadNpy(path + ".mtp.npy").As<float>();
+  std::vector<std::vector<uint32_t>> only;
+  for (const int32_t token : tokens) {
+    only.emplace_back(TokenMask::WordsFor(static_cast<int>(vocab)));
+    only.back()[token / 32] = uint32_t{1} << token % 32;
+  }
+
+  constexpr int kDrafts = 3;
+  int position = 0;
+  for (int step = 0; position + 12 < count; ++step) {
+    const int known = step % 4 == 0 ? 1 + step : 1;
+    const int drafts = step % 2 == 1 ? kDrafts : 0;
+    std::vector<int32_t> guesses(tokens.begin() + position + known,
+                                 tokens.begin() + position + known + drafts);
+    if (drafts > 0) guesses.back() = (guesses.back() + 1) % static_cast<int>(vocab);
+    std::vector<TokenMask> masks;
+    for (int i = 1; i <= drafts; ++i) masks.push_back({only[position + known + i]});
+    StepSequence seq =
+        ContinueSequence(0, position, std::span(tokens).subspan(position, known), blocks);
+    if (position == 0) seq = StartSequence(0, std::span(tokens).first(known), blocks);
+    seq.sample = true;
+    seq.mask = {only[position + known]};
+    seq.drafts = guesses;
+    seq.draft_masks = masks;
+    seq.predictions = 2;
+    const StepResult result = RunStep(*backend, {seq});
+    ASSERT_EQ(result.parts.size(), 1u);
+    const PartResult& part = result.parts.front();
+    const int right = drafts > 0 ? drafts - 1 : 0;
+    ASSERT_EQ(part.samples.size(), static_cast<size_t>(right) + 1);
+    ASSERT_EQ(part.predictions.size(), 2u);
+    position += known + right;
+    // The draw is at this position.
+    const int row = position - 1;
+    const std::span<const float> all = tap.hidden;
+    (*predictor)->Run(next.first(row), all.first(row * hidden_size), 0);
+    const Predictions first =
+        (*predictor)->Run(next.subspan(row, 1), all.subspan(row * hidden_size, hidden_size), row);
+    const Predictions second =
+        (*predictor)->Run(std::span(part.predictions).first(1), first.hidden, row + 1);
+    EXPECT_EQ(part.predictions[0], Likeliest(std::span(oracle).subspan(row * vocab, vocab))) << row;
+    EXPECT_EQ(part.predictions[1], Likeliest(second.logits)) << row;
+  }
 }
 
 // gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.

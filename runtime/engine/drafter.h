@@ -6,6 +6,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_DRAFTER_H_
 #define ORCD_RUNTIME_ENGINE_DRAFTER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,6 +36,13 @@ class Drafter {
   // goes on without guesses.
   virtual absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(
       std::span<const DraftRequest> requests) = 0;
+
+  // True if the guesses are tokens that the model's own block predicts
+  // (StepSequence::predictions). The engine asks for them with the draws that they follow, and
+  // tells the drafter of them by Take.
+  virtual bool TakesPredictions() const { return false; }
+  // What was predicted to follow the first `known` tokens of the sequence in the slot. Not empty.
+  virtual void Take(int /*slot*/, size_t /*known*/, std::span<const int32_t> /*predictions*/) {}
 
   // The sequence has left its slot, and another may come. Nothing happens if Draft was never called
   // for it.

@@ -108,27 +108,32 @@ enum class Guessing {
   kMixed,
 };
 
+inline FunctionDrafter::Function GuessFunction(Guessing guessing,
+                                               std::shared_ptr<const KnownTexts> texts, int vocab,
+                                               uint64_t seed) {
+  auto random = std::make_shared<std::mt19937>(static_cast<uint32_t>(seed));
+  return [guessing, texts = std::move(texts), random, vocab](const DraftRequest& request) {
+    const auto below = [&](int n) { return static_cast<int>((*random)() % n); };
+    std::vector<int32_t> guess;
+    if (guessing != Guessing::kRandom) guess = texts->GoOn(request.tokens, request.count);
+    if (guessing == Guessing::kRight) return guess;
+    if (guessing == Guessing::kMixed && below(8) == 0) guess.clear();
+    // Also ids that no vocabulary has.
+    const int size = below(4) == 0 ? below(request.count + 4) : request.count;
+    const int known = static_cast<int>(guess.size());
+    guess.resize(size);
+    for (int i = 0; i < size; ++i) {
+      const bool wrong = i >= known || below(6) == 0;
+      if (wrong) guess[i] = below(40) == 0 ? below(3) * vocab - 1 : below(vocab);
+    }
+    return guess;
+  };
+}
+
 inline std::unique_ptr<FunctionDrafter> MakeGuesser(Guessing guessing,
                                                     std::shared_ptr<const KnownTexts> texts,
                                                     int vocab, uint64_t seed) {
-  auto random = std::make_shared<std::mt19937>(static_cast<uint32_t>(seed));
-  return std::make_unique<FunctionDrafter>(
-      [guessing, texts = std::move(texts), random, vocab](const DraftRequest& request) {
-        const auto below = [&](int n) { return static_cast<int>((*random)() % n); };
-        std::vector<int32_t> guess;
-        if (guessing != Guessing::kRandom) guess = texts->GoOn(request.tokens, request.count);
-        if (guessing == Guessing::kRight) return guess;
-        if (guessing == Guessing::kMixed && below(8) == 0) guess.clear();
-        // Also ids that no vocabulary has.
-        const int size = below(4) == 0 ? below(request.count + 4) : request.count;
-        const int known = static_cast<int>(guess.size());
-        guess.resize(size);
-        for (int i = 0; i < size; ++i) {
-          const bool wrong = i >= known || below(6) == 0;
-          if (wrong) guess[i] = below(40) == 0 ? below(3) * vocab - 1 : below(vocab);
-        }
-        return guess;
-      });
+  return std::make_unique<FunctionDrafter>(GuessFunction(guessing, std::move(texts), vocab, seed));
 }
 
 }  // namespace orcd

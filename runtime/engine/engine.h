@@ -30,7 +30,7 @@ namespace orcd {
 
 // The engine's drafter, for whoever loads a model.
 struct SpeculationInfo {
-  // `none`, `ngram` or `model`.
+  // `none`, `ngram`, `mtp` or `model`.
   std::string drafter = "none";
   // If it is a draft model: its file's name, and the bytes of its weights, KV cache and workspace.
   std::string model;

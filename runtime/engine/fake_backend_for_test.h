@@ -2,8 +2,9 @@
 // prompt's length and every earlier token, read back from the KV blocks that the batch names. A
 // wrong block, position, slot, order or prompt length changes the tokens. With a window, the window
 // blocks must have every token of it as well, and be no more than that takes. Drafts are verified
-// as a backend does it; wrong ones stay in the KV blocks, where nobody may read them. A recurrent
-// state is a hash of the tokens before it; it must be that of the tokens in the KV blocks.
+// as a backend does it; wrong ones stay in the KV blocks, where nobody may read them, and so do
+// predictions. A recurrent state is a hash of the tokens before it; it must be that of the tokens
+// in the KV blocks.
 #ifndef ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 #define ORCD_RUNTIME_ENGINE_FAKE_BACKEND_FOR_TEST_H_
 
@@ -74,6 +75,7 @@ class FakeBackend : public Backend {
     Step step;
     StepResult& result = step.result;
     TakeCells(batch, step);
+    last_prediction_seconds = 0;
     for (const StepSequence& seq : batch.seqs) {
       EXPECT_TRUE(slots.insert(seq.slot).second) << "slot " << seq.slot << " twice in a step";
       EXPECT_FALSE(seq.tokens.empty());
@@ -124,11 +126,17 @@ class FakeBackend : public Backend {
       if (info_.recurrent) EndState(seq, context);
       if (!seq.targets.empty()) part.target_logprobs = Targets(seq, context);
       EXPECT_TRUE(seq.sample || !seq.mask_follows);
+      EXPECT_TRUE(seq.sample || seq.predictions == 0);
+      EXPECT_LE(seq.predictions, info_.max_predictions);
       if (!seq.sample) continue;
       if (seq.mask_follows) {
         EXPECT_TRUE(info_.late_masks);
         EXPECT_TRUE(seq.mask.empty());
-        late_draws_.push_back({result.parts.size() - 1, seq.slot, std::move(context)});
+        late_draws_.push_back({result.parts.size() - 1,
+                               seq.slot,
+                               std::move(context),
+                               seq.predictions,
+                               {seq.blocks.begin(), seq.blocks.end()}});
       } else {
         DrawWhileRight(
             seq, seq.drafts.size(),
@@ -142,6 +150,7 @@ class FakeBackend : public Backend {
         for (int i = 0; i < right; ++i) slot.state.Run(seq.drafts[i]);
         drafts_seen += static_cast<int>(seq.drafts.size());
         drafts_right += right;
+        Predict(seq.predictions, seq.blocks, std::move(context), part);
       }
     }
     EXPECT_LE(static_cast<int>(tokens), info_.max_step_tokens);
@@ -150,6 +159,7 @@ class FakeBackend : public Backend {
     EXPECT_LE(static_cast<int>(blocks), info_.kv_blocks);
     max_tokens_seen = std::max(max_tokens_seen, static_cast<int>(tokens));
     max_seqs_seen = std::max(max_seqs_seen, static_cast<int>(batch.seqs.size()));
+    result.prediction_seconds = last_prediction_seconds;
     in_flight_.push_back(std::move(step));
     return absl::OkStatus();
   }
@@ -158,9 +168,10 @@ class FakeBackend : public Backend {
     EXPECT_FALSE(masks.empty());
     EXPECT_EQ(masks.size(), late_draws_.size());
     for (size_t i = 0; i < late_draws_.size(); ++i) {
-      const LateDraw& late = late_draws_[i];
-      in_flight_.back().result.parts[late.part].samples.push_back(
-          Draw(slots_[late.slot], late.context, masks[i]));
+      LateDraw& late = late_draws_[i];
+      PartResult& part = in_flight_.back().result.parts[late.part];
+      part.samples.push_back(Draw(slots_[late.slot], late.context, masks[i]));
+      Predict(late.predictions, late.blocks, std::move(late.context), part);
     }
     late_draws_.clear();
     ++masks_given;
@@ -182,6 +193,8 @@ class FakeBackend : public Backend {
   bool not_finite = false;
   // Returns true if a sequence's part of a step gives keys and values that are not finite.
   std::function<bool(const StepSequence& seq)> poisons;
+  // Predicts up to `count` of the tokens that follow `context`.
+  std::function<std::vector<int32_t>(const std::vector<int32_t>& context, int count)> predicts;
   // Number of sequences started in a slot, restarts included.
   int starts = 0;
   // Number of tokens in the parts that start a sequence or have several tokens.
@@ -197,6 +210,12 @@ class FakeBackend : public Backend {
   // Number of drafts, and of those that were right.
   int drafts_seen = 0;
   int drafts_right = 0;
+  // Number of tokens that were to be predicted, and of those for which there was room.
+  int predictions_asked = 0;
+  int predictions_made = 0;
+  // What each prediction is said to take, and those of the last step took.
+  double prediction_seconds = 0;
+  double last_prediction_seconds = 0;
   // Numbers of states saved and restored.
   int states_saved = 0;
   int states_restored = 0;
@@ -233,7 +252,29 @@ class FakeBackend : public Backend {
     size_t part;
     int32_t slot;
     std::vector<int32_t> context;
+    int predictions;
+    std::vector<int32_t> blocks;
   };
+
+  // Adds predictions to a part that draws after `context`. They write to the blocks, where their
+  // keys and values are those of no token.
+  void Predict(int count, std::span<const int32_t> blocks, std::vector<int32_t> context,
+               PartResult& part) {
+    predictions_asked += count;
+    const auto room =
+        static_cast<int>(blocks.size()) * info_.block_tokens - static_cast<int>(context.size());
+    count = std::min(count, room);
+    if (count <= 0 || !part.finite || !part.samples.back().finite) return;
+    predictions_made += count;
+    last_prediction_seconds += prediction_seconds * count;
+    for (int i = 0; i < count; ++i) {
+      const size_t position = context.size() + static_cast<size_t>(i);
+      const auto block = static_cast<size_t>(blocks[position / info_.block_tokens]);
+      kv_[block * info_.block_tokens + position % info_.block_tokens] = -97;
+    }
+    context.push_back(part.samples.back().token);
+    part.predictions = predicts(context, count);
+  }
 
   SampledToken Draw(Slot& slot, const std::vector<int32_t>& context, const TokenMask& mask) {
     // A sequence that starts again in its slot may still have keys that were not finite.

@@ -1,17 +1,20 @@
 #include "runtime/engine/load_model.h"
 
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
+#include "runtime/engine/block_drafter.h"
 #include "runtime/engine/draft_memory.h"
 #include "runtime/engine/draft_vocabulary.h"
 #include "runtime/engine/model_drafter.h"
 #include "runtime/engine/ngram_drafter.h"
 #include "runtime/engine/self_check.h"
+#include "runtime/model/predict_block.h"
 
 namespace orcd {
 
@@ -60,6 +63,18 @@ absl::StatusOr<std::unique_ptr<Backend>> PlaceDraft(const std::shared_ptr<const 
   return backend;
 }
 
+// Why the model's backend predicts no tokens, as a sentence.
+absl::StatusOr<std::string> WhyNothingIsPredicted(const Model& model, const BackendInfo& backend) {
+  ORCD_ASSIGN_OR_RETURN(const std::optional<PredictBlock> block,
+                        PredictBlock::FromGguf(model.gguf(), model.spec(), model.weights()));
+  if (!block.has_value()) {
+    return std::string(
+        "no tokens are guessed: the model's file holds no block that predicts tokens (nextn)");
+  }
+  return absl::StrCat("no tokens are guessed: the backend '", backend.name,
+                      "' does not compute the block that predicts tokens");
+}
+
 // Makes the drafter for a backend that computes `model` and was made with options.backend. `draft`
 // is null unless it is a model.
 absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& backend,
@@ -76,6 +91,15 @@ absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& b
   if (options.draft.kind == DraftKind::kNgram) {
     made.info.drafter = "ngram";
     made.drafter = std::make_unique<NgramDrafter>(backend.max_seqs);
+    return made;
+  }
+  if (options.draft.kind == DraftKind::kBlock) {
+    if (backend.max_predictions == 0) {
+      ORCD_ASSIGN_OR_RETURN(made.info.warning, WhyNothingIsPredicted(model, backend));
+      return made;
+    }
+    made.info.drafter = "mtp";
+    made.drafter = std::make_unique<BlockDrafter>(backend.max_seqs);
     return made;
   }
   SilentObserver silent(observer);
@@ -137,6 +161,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
   try {
     LoadModelOptions own = options;
     own.backend.max_context = options.engine.max_context;
+    own.backend.predict = options.draft.kind == DraftKind::kBlock;
     if (draft == nullptr) {
       ORCD_ASSIGN_OR_RETURN(draft, OpenDraftModel(*model, options, observer));
     }

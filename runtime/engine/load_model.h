@@ -16,10 +16,11 @@
 
 namespace orcd {
 
-enum class DraftKind { kNone, kNgram, kModel };
+enum class DraftKind { kNone, kNgram, kBlock, kModel };
 
 // Guesses of the tokens that come next; see drafter.h.
 struct DraftOptions {
+  // kBlock: what the model's own block predicts, where its file has one (predict_block.h).
   DraftKind kind = DraftKind::kNone;
   // kModel: a GGUF file whose vocabulary is the model's but for padding (draft_vocabulary.h).
   std::string path;
@@ -29,7 +30,7 @@ struct DraftOptions {
 
 struct LoadModelOptions {
   ModelLoadOptions model;
-  // backend.max_context is overwritten by engine.max_context.
+  // backend.max_context is overwritten by engine.max_context, and backend.predict by draft.kind.
   BackendOptions backend;
   EngineOptions engine;
   DraftOptions draft = {};
@@ -59,8 +60,9 @@ absl::StatusOr<std::shared_ptr<const Model>> OpenDraftModel(const Model& model,
 // The second half: places the weights, runs the self-check, makes the drafter, starts the engine.
 // `draft` is the result of OpenDraftModel for `model`; if it is null, StartEngine opens the file. A
 // draft model has a backend of its own and passes a self-check too; its errors fail the load, and
-// begin with `draft model` and its path. If the model's backend verifies no drafts, the engine
-// starts without a drafter, and SpeculationInfo::warning says so.
+// begin with `draft model` and its path. If the model's backend verifies no drafts or does not
+// predict, or the file has no block for that, the engine starts without a drafter, and
+// SpeculationInfo::warning says so.
 absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
     std::shared_ptr<const Model> model, const LoadModelOptions& options,
     const BackendMaker& backend, std::function<void(const absl::Status&)> on_fault,

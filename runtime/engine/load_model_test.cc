@@ -121,6 +121,30 @@ TEST_F(LoadModelTest, TheDrafterIsTheOneThatIsAskedFor) {
   }
 }
 
+TEST_F(LoadModelTest, TheModelsOwnBlockPredicts) {
+  const std::string path = dir_.File("block.gguf");
+  Write({.architecture = "qwen35", .type = "F16"}, path);
+  const auto engine = LoadModel(
+      path, Options(DraftKind::kBlock), Maker(), [](const absl::Status&) {}, observer_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->speculation().drafter, "mtp");
+  EXPECT_EQ((*engine)->speculation().warning, "");
+  EXPECT_GT((*engine)->backend_info().max_predictions, 0);
+  // Nobody else's.
+  const auto ngram = LoadModel(
+      path, Options(DraftKind::kNgram), Maker(), [](const absl::Status&) {}, observer_);
+  ASSERT_TRUE(ngram.ok()) << ngram.status();
+  EXPECT_EQ((*ngram)->backend_info().max_predictions, 0);
+}
+
+TEST_F(LoadModelTest, AFileWithoutABlockServesWithoutPredictions) {
+  const auto engine = Load(Options(DraftKind::kBlock));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->speculation().drafter, "none");
+  EXPECT_EQ((*engine)->speculation().warning,
+            "no tokens are guessed: the model's file holds no block that predicts tokens (nextn)");
+}
+
 TEST_F(LoadModelTest, TheMemoryOfADraftModelIsReserved) {
   LoadModelOptions options = Options(DraftKind::kModel, draft_path_);
   options.backend.reserved_bytes = 1000;

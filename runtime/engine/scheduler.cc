@@ -526,6 +526,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   StepSequence part;
   // While forced tokens are held back, nothing is drawn.
   part.sample = (follows || count == sequence.unscheduled()) && !sequence.has_forced();
+  part.predictions = part.sample ? sequence.predictions : 0;
   const Guess& guess = sequence.guess;
   const auto drafts = static_cast<int>(guess.tokens.size());
   if (drafts > 0) {
@@ -565,8 +566,10 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   ++sequence.steps_in_flight;
   if (part.sample) ++sequence.samples_in_flight;
   sequence.drafts_in_flight = drafts;
+  sequence.predicts_in_flight = part.predictions > 0;
   step.tokens += count + drafts;
   step.drafts += drafts;
+  step.predictions += part.predictions;
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
@@ -575,7 +578,7 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   part.restore_state = sequence.checkpoint.id();
   part.save_state = saved.id();
   step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts,
-                        std::move(sequence.checkpoint), std::move(saved)});
+                        part.predictions, std::move(sequence.checkpoint), std::move(saved)});
   batch.seqs.push_back(part);
 }
 
@@ -633,6 +636,9 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
   rate_.OnStep(now, step.tokens - step.drafts, step.drawing,
                right > 0 ? duration / tokens : duration);
   if (drafter_ == nullptr) return;
+  // Predictions are a drafter's work, though the backend does it.
+  const double predicting = result.prediction_seconds;
+  if (step.predictions > 0) draft_lengths_.OnDrafted(step.predictions, /*read=*/0, predicting);
   if (step.tokens - step.drafts != step.drawing) {
     draft_lengths_.OnStep({.drafts = step.tokens, .seconds = absl::ToDoubleSeconds(duration)});
     return;
@@ -641,8 +647,8 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
                          .drafts = step.drafts,
                          .right = right,
                          .held_back = step.held_back,
-                         .seconds = absl::ToDoubleSeconds(duration),
-                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting)});
+                         .seconds = std::max(absl::ToDoubleSeconds(duration) - predicting, 0.0),
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting) + predicting});
 }
 
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
@@ -698,6 +704,7 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
       if (!sequence.finished) TakeSample(sequence, sample, now);
       --sequence.accepted_draws;
     }
+    if (part.predictions > 0) TakePredictions(sequence, result.predictions);
   }
   const int end = part.end + right;
   if (!result.finite && !sequence.finished) {
@@ -715,7 +722,7 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
     AcceptPositions(sequence, end);
     if (part.saved.held()) NameCheckpoint(part);
   }
-  if (part.drafts > 0) KeepBlocks(sequence, sequence.scheduled);
+  if (part.drafts > 0 || part.predictions > 0) KeepBlocks(sequence, sequence.scheduled);
 }
 
 void Scheduler::AcceptPositions(Sequence& sequence, int end) {
@@ -958,6 +965,7 @@ void Scheduler::FailAll(const absl::Status& status) {
       sequence->samples_in_flight = 0;
       sequence->dropped_in_flight = 0;
       sequence->drafts_in_flight = 0;
+      sequence->predicts_in_flight = false;
     }
     if (!live->finished) Fail(*live, status);
   }

@@ -104,11 +104,12 @@ struct SchedulerCounts {
 // the launch of their step if the backend can take them then; otherwise a sequence whose next mask
 // depends on a draw in flight waits for it.
 //
-// A drafter may guess the tokens that follow (scheduler_guesses.cc). A step that runs no prompts
-// then also runs the guesses of each sequence, for which this step's draws show at once how many
-// are right. Guesses take blocks that are free, and leave nothing behind if they are wrong; the
-// tokens are the same as without. DraftLengths decides how many pay. A sequence whose draw is in
-// flight waits for it before tokens are guessed.
+// A drafter may guess the tokens that follow (scheduler_guesses.cc), or the model's own block
+// predicts them (scheduler_predictions.cc). A step that runs no prompts then also runs the guesses
+// of each sequence, for which this step's draws show at once how many are right. Guesses take
+// blocks that are free, and leave nothing behind if they are wrong; the tokens are the same as
+// without. DraftLengths decides how many pay. A sequence whose draw is in flight waits for it
+// before tokens are guessed.
 //
 // If the model has recurrent layers, a prefix is shared only up to a checkpoint of their state
 // (scheduler_checkpoints.cc). Positions after the checkpoint are run again, into blocks of the
@@ -197,6 +198,8 @@ class Scheduler {
       bool mask_follows;
       // Number of drafts, at the positions from `end` on.
       int drafts;
+      // StepSequence::predictions.
+      int predictions;
       // The cells that the step restores and saves; empty holds if there are none.
       StateCell restored;
       StateCell saved;
@@ -207,6 +210,7 @@ class Scheduler {
     // Drafts included.
     int tokens = 0;
     int drafts = 0;
+    int predictions = 0;
     int drawing = 0;
     // Sequences that are left out since they wait for their draws (Sequence::held_back).
     int held_back = 0;
@@ -284,6 +288,16 @@ class Scheduler {
   int MostDrafts(const Sequence& sequence) const;
   // Asks the drafter for the guesses that candidates_ say.
   void AskDrafter(InFlight& step);
+  // True if guesses are predictions, which come with a sequence's draws.
+  bool Predicts() const { return drafter_ != nullptr && drafter_->TakesPredictions(); }
+  // Asks for predictions with the sequence's next draw, of as many tokens as `candidate` is to get,
+  // which are guesses for the step after. False if nothing is guessed for the next step, since no
+  // predictions are there or in flight.
+  bool AskPredictions(Sequence& sequence, const DraftLengths::Candidate& candidate) const;
+  // Takes blocks for the predictions that were asked for, as far as there are blocks.
+  void TakePredictionBlocks();
+  // Gives the drafter the predictions of a part whose draws were taken.
+  void TakePredictions(Sequence& sequence, std::span<const int32_t> predictions);
   // Takes what the drafter guessed for asked_, as far as it can be verified.
   void TakeGuesses(std::vector<std::vector<int32_t>> guesses);
   // Cuts the sequence's guess before the first token that is of no use, and makes its masks.
@@ -292,6 +306,8 @@ class Scheduler {
   // for the sequence. False if it was shown none, so that it would fail again.
   bool RemakeConstraint(Sequence& sequence) const;
   absl::Time Clock() const;
+  // Number of blocks that the selected sequences may take for guesses.
+  int64_t SpareBlocks() const;
   // Takes blocks for as much of the sequence's guess as there are blocks, of which it may take
   // `spare`; counts them there.
   void TakeGuessBlocks(Sequence& sequence, int64_t& spare);

@@ -34,6 +34,7 @@ void Scheduler::PlanGuesses(InFlight& step) {
   for (Sequence* sequence : selected_) {
     sequence->guess.tokens.clear();
     sequence->held_back = false;
+    sequence->predictions = 0;
     has_prompts = has_prompts || sequence->unscheduled() > 1;
     if (drafter_ == nullptr || !Decodes(*sequence)) continue;
     ++drawing;
@@ -59,6 +60,7 @@ void Scheduler::PlanGuesses(InFlight& step) {
     }
   }
   AskDrafter(step);
+  if (Predicts()) TakePredictionBlocks();
 }
 
 void Scheduler::AskDrafter(InFlight& step) {
@@ -71,6 +73,7 @@ void Scheduler::AskDrafter(InFlight& step) {
     const DraftLengths::Candidate& candidate = candidates_[i];
     Sequence& sequence = *guessing_[i];
     if (candidate.length == 0) continue;
+    if (Predicts() && !AskPredictions(sequence, candidate)) continue;
     if (sequence.samples_in_flight > 0) {
       sequence.held_back = true;
       ++step.held_back;
@@ -105,7 +108,7 @@ void Scheduler::AskDrafter(InFlight& step) {
     return;
   }
   step.drafting = Clock() - begin;
-  draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
+  if (!Predicts()) draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
   TakeGuesses(*std::move(guesses));
   step.planned += Clock() - begin;
 }
@@ -138,12 +141,7 @@ void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
     draft_lengths_.OnChecked(masked_[i]->draft_record, checking_seconds_[i]);
   }
 
-  // Shared blocks count for each sequence, so that all lists together may be longer than the pool.
-  int64_t spare = backend_.kv_blocks;
-  for (const Sequence* sequence : selected_) spare -= sequence->blocks.size();
-  // With another step in flight, the next one is planned before these blocks are returned.
-  const int kept_free = backend_.max_in_flight > 1 ? running() : 0;
-  spare = std::min<int64_t>(spare, blocks_.free() - kept_free);
+  int64_t spare = SpareBlocks();
   for (Sequence* sequence : asked_) {
     if (sequence == nullptr) continue;
     TakeGuessBlocks(*sequence, spare);
@@ -174,6 +172,15 @@ bool Scheduler::RemakeConstraint(Sequence& sequence) const {
       std::span(sequence.tokens).subspan(sequence.live->prompt_tokens());
   for (const int32_t token : output) sequence.constraint->Accept(token);
   return true;
+}
+
+int64_t Scheduler::SpareBlocks() const {
+  // Shared blocks count for each sequence, so that all lists together may be longer than the pool.
+  int64_t spare = backend_.kv_blocks;
+  for (const Sequence* sequence : selected_) spare -= sequence->blocks.size();
+  // With another step in flight, the next one is planned before these blocks are returned.
+  const int kept_free = backend_.max_in_flight > 1 ? running() : 0;
+  return std::min<int64_t>(spare, blocks_.free() - kept_free);
 }
 
 void Scheduler::TakeGuessBlocks(Sequence& sequence, int64_t& spare) {
@@ -223,6 +230,7 @@ void Scheduler::EndGuesses(const absl::Status& status) {
 void Scheduler::LeaveSlot(Sequence& sequence) {
   if (drafter_ != nullptr) drafter_->Leave(*sequence.slot);
   sequence.read_by_drafter = 0;
+  sequence.predicted_after = 0;
   free_slots_.push_back(*sequence.slot);
   sequence.slot.reset();
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/block_drafter.h"
 #include "runtime/engine/constraint_for_test.h"
 #include "runtime/engine/drafters_for_test.h"
 #include "runtime/engine/scheduler_harness_for_test.h"
@@ -47,6 +48,9 @@ struct Encounters {
   int64_t right_drafts = 0;
   int64_t drafts_under_rules = 0;
   int64_t drafter_failures = 0;
+  // As FakeBackend counts them.
+  int64_t predictions_asked = 0;
+  int64_t predictions_made = 0;
   // Checkpoints of recurrent states, and tokens of the sequences that began with one.
   int64_t checkpoints = 0;
   int64_t checkpoint_hits = 0;
@@ -57,6 +61,8 @@ enum class Windows { kNone, kSome };
 // Models without and with a recurrent state.
 enum class States { kNone, kSome };
 enum class Rules { kNone, kSome };
+// A drafter guesses, or the backend predicts.
+enum class Guessers { kDrafter, kBackend };
 
 // One run, determined entirely by its seed.
 class Simulation : public SchedulerHarness {
@@ -66,7 +72,8 @@ class Simulation : public SchedulerHarness {
   // most requests' tokens are guessed.
   Simulation(uint64_t seed, std::shared_ptr<const Model> model, Windows windows,
              int poison_one_in = 0, Rules rules = Rules::kNone,
-             std::optional<Guessing> guessing = std::nullopt, States states = States::kNone)
+             std::optional<Guessing> guessing = std::nullopt, States states = States::kNone,
+             Guessers guessers = Guessers::kDrafter)
       : random_(seed), poison_(static_cast<uint32_t>(seed)), rules_(rules) {
     model_ = std::move(model);
     BackendInfo info;
@@ -87,13 +94,18 @@ class Simulation : public SchedulerHarness {
       info.window_blocks = std::min(blocks_for(window_ - 1) + 1, blocks_for(context));
       if (Below(2) == 0) info.window_blocks += Below(info.kv_blocks + 1);
     }
-    if (guessing) Guess(*guessing, seed, info);
+    if (guessing) Guess(*guessing, seed, guessers, info);
     if (states == States::kSome) {
       info.recurrent = true;
       info.state_cells = Below(4) == 0 ? Below(3) : Below(30);
       checkpoint_tokens_ = 1 + Below(20);
     }
     Make(info, context);
+    if (predicts_) {
+      backend_->predicts = [this](const std::vector<int32_t>& context, int count) {
+        return predicts_({.slot = 0, .tokens = context, .count = count});
+      };
+    }
     shares_ = Below(4) > 0;
     if (poison_one_in > 0) {
       backend_->poisons = [this, poison_one_in](const StepSequence&) {
@@ -151,13 +163,19 @@ class Simulation : public SchedulerHarness {
 
   int Below(int n) { return static_cast<int>(random_() % n); }
 
-  void Guess(Guessing guessing, uint64_t seed, BackendInfo& info) {
+  void Guess(Guessing guessing, uint64_t seed, Guessers guessers, BackendInfo& info) {
     info.max_drafts = 1 + Below(16);
     if (Below(2) == 0) fixed_drafts_ = 1 + Below(16);
     texts_ = std::make_shared<KnownTexts>();
-    auto guesser = MakeGuesser(guessing, texts_, model_->spec().vocab, seed);
-    guesser_ = guesser.get();
-    drafter_ = std::move(guesser);
+    if (guessers == Guessers::kBackend) {
+      info.max_predictions = 1 + Below(16);
+      predicts_ = GuessFunction(guessing, texts_, model_->spec().vocab, seed);
+      drafter_ = std::make_unique<BlockDrafter>(info.max_seqs);
+    } else {
+      auto guesser = MakeGuesser(guessing, texts_, model_->spec().vocab, seed);
+      guesser_ = guesser.get();
+      drafter_ = std::move(guesser);
+    }
     // From drafts that cost nothing to drafts that cost a step.
     const int slope = Below(4) == 0 ? 1000 : Below(100);
     step_time_ = [slope](int tokens) {
@@ -190,7 +208,7 @@ class Simulation : public SchedulerHarness {
     if (rules_ == Rules::kSome && Below(4) == 0) request.sampling.presence_penalty = 1;
     if (rules_ == Rules::kSome && Below(2) == 0) Constrain(request, asked);
     if (request.samples == 1 && Below(5) == 0) Resume(request);
-    if (guesser_ != nullptr) request.speculate = Below(8) > 0;
+    if (texts_ != nullptr) request.speculate = Below(8) > 0;
     asked.speculate = request.speculate;
     for (int s = 0; s < request.samples; ++s) {
       asked.samples.push_back(Naive(request, s));
@@ -307,7 +325,7 @@ class Simulation : public SchedulerHarness {
     // Without preemptions or turns, every decoding request gets a token in each step. Tokens that
     // are forced come several at once, and take their time to run. With two steps in flight, a
     // sequence whose tokens are guessed misses one.
-    if (guesser_ != nullptr && info_.max_in_flight > 1) return;
+    if (texts_ != nullptr && info_.max_in_flight > 1) return;
     if (shares_ || rules_ == Rules::kSome || scheduler_->counts().preemptions > 0) return;
     for (const auto& [id, sink] : sinks_) {
       EXPECT_LE(sink->longest_gap, 1) << id;
@@ -316,7 +334,7 @@ class Simulation : public SchedulerHarness {
   }
 
   void CheckGuesses(Encounters& met) {
-    if (guesser_ == nullptr) return;
+    if (texts_ == nullptr) return;
     const SchedulerCounts& counts = scheduler_->counts();
     int64_t drafts = 0;
     int64_t right = 0;
@@ -338,6 +356,9 @@ class Simulation : public SchedulerHarness {
     EXPECT_LE(right, backend_->drafts_right);
     met.drafts += drafts;
     met.right_drafts += right;
+    met.predictions_asked += backend_->predictions_asked;
+    met.predictions_made += backend_->predictions_made;
+    if (guesser_ == nullptr) return;
     if (drafter_failure_.ok()) {
       EXPECT_EQ(guesser_->slots(), 0u) << "the drafter was not told that all have left";
     } else {
@@ -407,8 +428,10 @@ class Simulation : public SchedulerHarness {
   // Decides which keys and values are not finite.
   std::mt19937 poison_;
   const Rules rules_;
-  // Null if no tokens are guessed.
+  // Null if no drafter guesses; null if the backend does not predict; null if no tokens are
+  // guessed.
   FunctionDrafter* guesser_ = nullptr;
+  FunctionDrafter::Function predicts_;
   std::shared_ptr<KnownTexts> texts_;
   bool shares_ = false;
   std::map<std::string, std::shared_ptr<PendingForTest>> rules_of_;
@@ -478,7 +501,8 @@ TEST(SchedulerSimulationTest, ThousandsOfRuns) { RunMany(Windows::kNone); }
 TEST(SchedulerSimulationTest, ThousandsOfRunsWithWindows) { RunMany(Windows::kSome); }
 
 // Guesses change no token, however many are right, and whatever else happens.
-void RunGuesses(Guessing guessing, double least_right, double most_right) {
+void RunGuesses(Guessing guessing, double least_right, double most_right,
+                Guessers guessers = Guessers::kDrafter) {
   const std::shared_ptr<const Model> model = NanoModel();
   Encounters met;
   for (uint64_t seed = 1; seed <= kRuns; ++seed) {
@@ -486,7 +510,9 @@ void RunGuesses(Guessing guessing, double least_right, double most_right) {
     const Windows windows = seed % 3 == 0 ? Windows::kSome : Windows::kNone;
     const Rules rules = seed % 2 == 0 ? Rules::kSome : Rules::kNone;
     const int poison_one_in = seed % 5 == 0 ? 60 : 0;
-    Simulation(seed, model, windows, poison_one_in, rules, guessing).Run(met);
+    const States states =
+        guessers == Guessers::kBackend && seed % 7 == 0 ? States::kSome : States::kNone;
+    Simulation(seed, model, windows, poison_one_in, rules, guessing, states, guessers).Run(met);
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(met.completed, 5 * kRuns);
@@ -497,7 +523,12 @@ void RunGuesses(Guessing guessing, double least_right, double most_right) {
   EXPECT_GT(met.forced_tokens, kRuns);
   EXPECT_GT(met.failed_rules, kRuns / 20);
   EXPECT_GT(met.parts_after_returns, kRuns);
-  EXPECT_GT(met.drafter_failures, kRuns / 50);
+  if (guessers == Guessers::kDrafter) {
+    EXPECT_GT(met.drafter_failures, kRuns / 50);
+  } else {
+    EXPECT_GT(met.predictions_made, met.predictions_asked / 2);
+    EXPECT_LT(met.predictions_made, met.predictions_asked) << "there was always room";
+  }
   EXPECT_GT(met.drafts, 20 * kRuns);
   // A rule forbids most tokens that come by chance.
   EXPECT_GT(met.drafts_under_rules, guessing == Guessing::kRandom ? kRuns / 10 : kRuns);
@@ -510,6 +541,14 @@ TEST(SchedulerSimulationTest, RandomGuesses) { RunGuesses(Guessing::kRandom, 0, 
 TEST(SchedulerSimulationTest, RightGuesses) { RunGuesses(Guessing::kRight, 0.7, 1); }
 
 TEST(SchedulerSimulationTest, MixedGuesses) { RunGuesses(Guessing::kMixed, 0.1, 0.9); }
+
+TEST(SchedulerSimulationTest, RightPredictions) {
+  RunGuesses(Guessing::kRight, 0.7, 1, Guessers::kBackend);
+}
+
+TEST(SchedulerSimulationTest, MixedPredictions) {
+  RunGuesses(Guessing::kMixed, 0.1, 0.9, Guessers::kBackend);
+}
 
 // Checkpoints of a recurrent state change no token, however few cells there are for them, and
 // whatever else happens.

@@ -192,6 +192,12 @@ struct Sequence {
   Guess guess;
   int drafts_in_flight = 0;
   DraftRecord draft_record;
+  // Tokens to predict with the draw of the step that is being planned; true if a step in flight
+  // predicts; and number of the known tokens after which the last predictions come, if they are
+  // used.
+  int predictions = 0;
+  bool predicts_in_flight = false;
+  int predicted_after = 0;
   // Tokens that the drafter has read since the sequence got its slot.
   int read_by_drafter = 0;
   // True if the step that is being planned leaves the sequence out, since its draw in flight must

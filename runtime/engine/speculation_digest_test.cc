@@ -1,6 +1,7 @@
 #include "testing/speculation_digest.h"
 
 #include <memory>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "runtime/cpu/cpu_backend.h"
@@ -20,6 +21,17 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputs) {
 
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfARecurrentModel) {
   SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 20 : 24, 5, NanoHybrid()).Check();
+}
+
+// The models' own blocks predict, too.
+TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfModelsThatPredict) {
+  for (const std::string architecture : {"qwen35", "glm4moe"}) {
+    SCOPED_TRACE(architecture);
+    SpeculationDigest digest(CreateCpuBackend, testing::kSanitized ? 20 : 24, 5,
+                             NanoModel({.architecture = architecture, .context_length = 512}));
+    digest.Check();
+    EXPECT_TRUE(digest.predicts());
+  }
 }
 
 TEST(SpeculationDigestTest, CheckpointsGiveTheSameOutputs) {
