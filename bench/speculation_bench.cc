@@ -1,10 +1,11 @@
 // Measures what guessed tokens gain: the same requests with guesses and without, in alternating
 // turns on one engine, and the share of guesses that were right. Run it at the root of the tree.
 //
-//   speculation_bench MODEL [--draft ngram|FILE] [--text rewrite,quote,free] [--tokens N]
+//   speculation_bench MODEL [--draft ngram|mtp|FILE] [--text rewrite,quote,free] [--tokens N]
 //                     [--streams N,N] [--turns N] [--temperature T] [--backend cpu|cuda]
 //   speculation_bench MODEL --stand-in …
 //   speculation_bench MODEL --draft scripted [--acceptance P,P] [--prompt N] …
+//   speculation_bench MODEL --draft mtp --costs [--prompt N] …
 //
 // The rate of a turn counts from the first token of any stream to the last of all. Its prompts are
 // in the prefix cache. A turn that draws other tokens than the first one is an error.
@@ -16,6 +17,9 @@
 // A scripted drafter knows the tokens, and each of its guesses is right with a given probability,
 // so it needs no model that says anything. What it gains is compared with a prediction: steps with
 // wrong guesses alone, of each length, tell what guesses cost, and the probability what they bring.
+//
+// With --costs the steps of a backend are measured in which the model's own block predicts tokens,
+// whatever they are.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -38,6 +42,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "bench/prediction_costs.h"
 #include "bench/scripted_drafter.h"
 #include "bench/settled_stats.h"
 #ifdef ORCD_CUDA
@@ -70,7 +75,8 @@ struct Options {
   std::vector<int> streams = {1};
   int turns = 5;
   bool stand_in = false;
-  // Only of the scripted drafter.
+  bool costs = false;
+  // Of the scripted drafter, and the second of costs.
   std::vector<double> acceptances = {0.5, 0.7, 0.9};
   int prompt = 128;
   float temperature = 0;
@@ -477,6 +483,22 @@ absl::Status Measure(const Options& options) {
   const auto print_model = [](const Model& model, const BackendInfo& info) {
     std::printf("%s on %s\n", model.spec().name.c_str(), info.device.c_str());
   };
+  if (options.costs) {
+    ORCD_ASSIGN_OR_RETURN(const auto model, OpenModel(options.model, load, observer));
+    load.backend.max_context = load.engine.max_context;
+    ORCD_ASSIGN_OR_RETURN(const auto plain, backend.make(model, load.backend, observer));
+    load.backend.predict = true;
+    ORCD_ASSIGN_OR_RETURN(const auto predicting, backend.make(model, load.backend, observer));
+    if (predicting->info().max_predictions == 0) {
+      return absl::FailedPreconditionError("the backend has no block that predicts tokens");
+    }
+    print_model(*model, plain->info());
+    for (const int streams : options.streams) {
+      ORCD_RETURN_IF_ERROR(MeasurePredictions(*plain, *predicting, streams, options.prompt,
+                                              options.turns, model->spec().vocab));
+    }
+    return absl::OkStatus();
+  }
   if (options.draft == "scripted" || options.stand_in) {
     Loaded loaded;
     loaded.options = load.engine;
@@ -489,8 +511,10 @@ absl::Status Measure(const Options& options) {
     print_model(*loaded.model, loaded.backend->info());
     return options.stand_in ? MeasureStandIns(loaded, options) : MeasureScripted(loaded, options);
   }
-  load.draft.kind = options.draft == "ngram" ? DraftKind::kNgram : DraftKind::kModel;
-  if (options.draft != "ngram") load.draft.path = options.draft;
+  load.draft.kind = options.draft == "ngram" ? DraftKind::kNgram
+                    : options.draft == "mtp" ? DraftKind::kBlock
+                                             : DraftKind::kModel;
+  if (load.draft.kind == DraftKind::kModel) load.draft.path = options.draft;
   ORCD_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       LoadModel(
@@ -506,7 +530,8 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("What guessed tokens gain");
   app.add_option("model", options.model, "GGUF file")->required();
-  app.add_option("--draft", options.draft, "ngram, the GGUF file of a smaller model, or scripted")
+  app.add_option("--draft", options.draft,
+                 "ngram, mtp, the GGUF file of a smaller model, or scripted")
       ->capture_default_str();
   app.add_option("--text", options.texts,
                  "rewrite: a program with one name changed; quote: sentences of a document; free: "
@@ -517,12 +542,15 @@ int Main(int argc, char** argv) {
   app.add_flag(
       "--stand-in", options.stand_in,
       "The answer that the text asks for stands in for what the model says; n-grams guess");
+  app.add_flag("--costs", options.costs,
+               "Measure steps in which the model's own block predicts tokens, one a turn");
   app.add_option("--acceptance", options.acceptances,
                  "Probability with which a guess of the scripted drafter is right")
       ->check(CLI::Range(0.0, 1.0))
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--prompt", options.prompt, "Tokens of a prompt of the scripted drafter")
+  app.add_option("--prompt", options.prompt,
+                 "Tokens of a prompt of the scripted drafter, and with --costs")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--tokens", options.tokens, "Most tokens of a stream")

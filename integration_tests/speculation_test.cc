@@ -54,6 +54,31 @@ class SpeculationTest : public WorkerTest {
   }
 };
 
+TEST_F(SpeculationTest, TheModelsOwnBlockGuesses) {
+  RandomModelOptions options;
+  options.architecture = "glm4moe";
+  ASSERT_TRUE(WriteRandomModel(options, models().File("block.gguf")).ok());
+  ASSERT_NO_FATAL_FAILURE(StartWorker({"--draft", "mtp", "--draft-tokens", "3"}));
+  const auto loaded = client().Load("block.gguf");
+  ASSERT_TRUE(loaded.error.ok()) << loaded.error;
+  EXPECT_EQ(client().Status().model().speculation().drafter(), "mtp");
+  EXPECT_EQ(client().Status().model().speculation().warning(), "");
+  const Generation generation = client().Generate(Monotonous(50));
+  ASSERT_TRUE(IsComplete(generation)) << generation.error;
+  EXPECT_EQ(generation.ids, std::vector<uint32_t>(50, kRepeated));
+  EXPECT_GT(generation.finished->usage().draft_tokens(), 0u);
+}
+
+TEST_F(SpeculationTest, AFileWithoutABlockIsServedWithoutGuesses) {
+  ASSERT_NO_FATAL_FAILURE(StartLoaded({"--draft", "mtp"}));
+  const v1::Speculation speculation = client().Status().model().speculation();
+  EXPECT_EQ(speculation.drafter(), "none");
+  EXPECT_THAT(speculation.warning(), HasSubstr("holds no block that predicts tokens"));
+  const Generation generation = client().Generate(Monotonous(20));
+  ASSERT_TRUE(IsComplete(generation)) << generation.error;
+  EXPECT_EQ(generation.finished->usage().draft_tokens(), 0u);
+}
+
 TEST_F(SpeculationTest, GuessesAreCountedByEveryProtocol) {
   ASSERT_NO_FATAL_FAILURE(
       StartLoaded({"--draft", "ngram", "--draft-tokens", "4", "--metrics-listen", "127.0.0.1:0"}));
@@ -439,6 +464,13 @@ TEST_F(SpeculationCrowdTest, AlsoWhereLayersHaveAWindow) {
   options.architecture = "gemma2";
   ASSERT_TRUE(WriteRandomModel(options, models().File("window.gguf")).ok());
   ExpectCrowdsSame("window.gguf", "7MiB", {{"ngram", 7}, {"window.gguf", 4}});
+}
+
+TEST_F(SpeculationCrowdTest, AlsoWhereTheModelPredictsItself) {
+  RandomModelOptions options;
+  options.architecture = "qwen35";
+  ASSERT_TRUE(WriteRandomModel(options, models().File("block.gguf")).ok());
+  ExpectCrowdsSame("block.gguf", "4608KiB", {{"mtp", 3, /*is_good=*/false}});
 }
 
 }  // namespace

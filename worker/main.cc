@@ -256,6 +256,8 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
     options.load.draft.expected_sha256 = absl::AsciiStrToLower(config.draft_sha256);
   } else if (config.draft == "ngram") {
     options.load.draft.kind = DraftKind::kNgram;
+  } else if (config.draft == "mtp") {
+    options.load.draft.kind = DraftKind::kBlock;
   }
   const int threads = Threads(config);
   options.load.model.threads = threads;

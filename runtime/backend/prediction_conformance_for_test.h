@@ -60,7 +60,7 @@ class PredictionConformanceTest : public DraftConformanceTest<Kind> {
     }
   }
 
-  // Of a request that is alone and has no drafts: the predictions after each draw.
+  // The predictions after each draw of a request that is alone and has no drafts.
   std::vector<std::vector<int32_t>> Predictions(const DraftedRequest& request, size_t draws) {
     DraftedSequence sequence = this->MakeSequence(request, 3);
     std::vector<std::vector<int32_t>> predicted;
@@ -105,8 +105,8 @@ TYPED_TEST_P(PredictionConformanceTest, ChangeNothing) {
   }
 }
 
-// What is predicted does not depend on drafts, right or wrong, on predictions before, or on who
-// shares the step.
+// Predictions do not depend on drafts, right or wrong, on predictions before, or on who shares the
+// step.
 TYPED_TEST_P(PredictionConformanceTest, FollowFromTheTokensAlone) {
   if (!this->predicts()) return;
   std::mt19937 random(4);

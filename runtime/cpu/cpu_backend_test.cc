@@ -561,7 +561,7 @@ TEST_F(ChangedFileTest, NanInTheLogitsShows) {
   EXPECT_EQ(FiniteOf(*result), std::vector<bool>{true}) << "they come before";
 }
 
-// What the block computes is no part of a sequence's result.
+// The block's numbers are no part of a sequence's result.
 TEST_F(ChangedFileTest, NanInTheBlockThatPredictsEndsPredictionsAlone) {
   unlink(path_.c_str());
   ASSERT_NO_FATAL_FAILURE(SetUp("qwen35"));

@@ -30,7 +30,7 @@ ModelWeights WeightsOf(const Model& model, const PredictBlock& block) {
   return weights;
 }
 
-// Of pairs and inputs.
+// Bytes of the pairs and of the projected inputs.
 uint64_t InputBytes(const ModelSpec& spec, const ForwardLimits& limits) {
   return uint64_t{3} * spec.hidden * limits.step_tokens * sizeof(float);
 }

@@ -41,7 +41,8 @@ class Drafter {
   // (StepSequence::predictions). The engine asks for them with the draws that they follow, and
   // tells the drafter of them by Take.
   virtual bool TakesPredictions() const { return false; }
-  // What was predicted to follow the first `known` tokens of the sequence in the slot. Not empty.
+  // Takes tokens that were predicted to follow the first `known` ones of the sequence in the slot;
+  // at least one.
   virtual void Take(int /*slot*/, size_t /*known*/, std::span<const int32_t> /*predictions*/) {}
 
   // The sequence has left its slot, and another may come. Nothing happens if Draft was never called

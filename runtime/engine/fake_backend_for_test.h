@@ -213,7 +213,7 @@ class FakeBackend : public Backend {
   // Number of tokens that were to be predicted, and of those for which there was room.
   int predictions_asked = 0;
   int predictions_made = 0;
-  // What each prediction is said to take, and those of the last step took.
+  // Seconds that each prediction is said to take, and that those of the last step took.
   double prediction_seconds = 0;
   double last_prediction_seconds = 0;
   // Numbers of states saved and restored.

@@ -152,8 +152,8 @@ TEST_F(SchedulerPredictionsTest, ASequenceWaitsOnlyForPredictions) {
   ASSERT_NO_FATAL_FAILURE(RunToEnd());
 }
 
-// What predictions cost is measured apart from the steps that make them, so that none are made
-// where they cost more than they give.
+// The time that predictions take is measured apart from that of the steps that make them, so that
+// none are made where they cost more than they give.
 TEST_F(SchedulerPredictionsTest, CostlyOnesAreNotMade) {
   for (const double cost : {0.0, 0.0001, 0.005}) {
     MakePredicting(1, /*fixed=*/0);

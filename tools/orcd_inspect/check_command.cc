@@ -17,6 +17,7 @@
 #include "runtime/engine/load_model.h"
 #include "runtime/gguf/gguf_reader.h"
 #include "runtime/model/architectures.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/weights.h"
 #include "runtime/text/tokenizer.h"
 #include "tools/orcd_inspect/rope_scaling.h"
@@ -39,6 +40,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(const CheckOptions& options) {
   NullLoadObserver observer;
   return LoadModel(
       options.path, load, {.make = CreateCpuBackend}, [](const absl::Status&) {}, observer);
+}
+
+// Tells if --draft mtp can use the first layer that predicts.
+std::string UseOfBlock(const Model& model) {
+  const auto block = PredictBlock::FromGguf(model.gguf(), model.spec(), model.weights());
+  if (!block.ok()) {
+    return absl::StrFormat("--draft mtp refuses the file: %s",
+                           std::string(block.status().message()));
+  }
+  return block->has_value() ? "--draft mtp can use it" : "the file holds no tensors of it";
 }
 
 std::string Describe(const Engine& engine) {
@@ -72,8 +83,9 @@ std::string Describe(const Engine& engine) {
                                 : absl::StrFormat(", and a shared one of %d", experts.shared_ffn));
   }
   if (const int skipped = spec.skipped_layers; skipped > 0) {
-    text += absl::StrFormat("    left out: %d %s further tokens\n", skipped,
-                            skipped == 1 ? "layer that predicts" : "layers that predict");
+    text += absl::StrFormat("    left out: %d %s further tokens; %s\n", skipped,
+                            skipped == 1 ? "layer that predicts" : "layers that predict",
+                            UseOfBlock(model));
   }
   for (const std::string& warning : model.Warnings()) text += "    warning: " + warning + "\n";
   return text;

@@ -144,6 +144,7 @@ void AddObservabilityOptions(CLI::App& app, WorkerConfig& config) {
 struct ConstraintTexts {
   std::string max_bytes = "128KiB";
   std::string compile_time = "2s";
+  std::string rule_bytes = "32MiB";
   std::string cache_bytes = "64MiB";
 };
 
@@ -182,6 +183,11 @@ void AddConstraintOptions(CLI::App& app, WorkerConfig& config, ConstraintTexts& 
       ->check(CLI::Range(0, 1 << 20))
       ->option_text("N [1024]")
       ->group(kGroup);
+  app.add_option("--constraint-rule-memory", texts.rule_bytes,
+                 "Memory that a compiled rule may take; one that takes more is refused")
+      ->check(CheckBytes)
+      ->option_text("SIZE [32MiB]")
+      ->group(kGroup);
   app.add_option("--constraint-cache", texts.cache_bytes,
                  "Memory for compiled rules that are kept for later requests, about")
       ->check(CheckBytes)
@@ -192,6 +198,7 @@ void AddConstraintOptions(CLI::App& app, WorkerConfig& config, ConstraintTexts& 
 void SetConstraintLimits(const ConstraintTexts& texts, ConstraintLimits& limits) {
   limits.max_bytes = static_cast<size_t>(ParseBytes(texts.max_bytes).value());
   limits.compile_time = ToDuration(texts.compile_time);
+  limits.rule_bytes = static_cast<size_t>(ParseBytes(texts.rule_bytes).value());
   limits.cache_bytes = static_cast<size_t>(ParseBytes(texts.cache_bytes).value());
 }
 
@@ -430,9 +437,10 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Model");
   app.add_option("--draft", config.draft,
                  "Guess the tokens that come next, which makes generations faster and changes no "
-                 "token: ngram, from how the text went on before; or by a smaller model of "
-                 "--model-dir with the same vocabulary")
-      ->option_text("none|ngram|FILE [none]")
+                 "token: ngram, from how the text went on before; mtp, by the block of the model's "
+                 "file that predicts tokens; or by a smaller model of --model-dir with the same "
+                 "vocabulary")
+      ->option_text("none|ngram|mtp|FILE [none]")
       ->group("Model");
   app.add_option(
          "--draft-tokens", config.draft_tokens,

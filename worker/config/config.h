@@ -28,7 +28,7 @@ struct WorkerConfig {
   bool is_default_model_dir = true;
   std::string model;
   std::string model_id;
-  // `none`, `ngram` or a file.
+  // `none`, `ngram`, `mtp` or a file.
   std::string draft = "none";
   int draft_tokens = 0;
   bool file_sampling = true;
@@ -97,7 +97,7 @@ struct WorkerConfig {
   std::string draft_sha256;
   bool require_sha256 = false;
 
-  bool drafts_with_model() const { return draft != "none" && draft != "ngram"; }
+  bool drafts_with_model() const { return draft != "none" && draft != "ngram" && draft != "mtp"; }
 };
 
 // Either a configuration, or the text to print before exiting: help and the version (exit_code 0,

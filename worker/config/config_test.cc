@@ -49,17 +49,19 @@ TEST(ConfigTest, FlagsOfConstraints) {
   EXPECT_EQ(absent.config->constraints.threads, defaults.threads);
   EXPECT_EQ(absent.config->constraints.max_waiting, defaults.max_waiting);
   EXPECT_EQ(absent.config->constraints.max_live, defaults.max_live);
+  EXPECT_EQ(absent.config->constraints.rule_bytes, defaults.rule_bytes);
   EXPECT_EQ(absent.config->constraints.cache_bytes, defaults.cache_bytes);
   const ConfigResult result =
       Parse({"--constraint-max-bytes", "1MiB", "--constraint-compile-time", "500ms",
              "--constraint-threads", "3", "--constraint-max-waiting", "7", "--constraint-max-live",
-             "0", "--constraint-cache", "1Gi"});
+             "0", "--constraint-rule-memory", "8MiB", "--constraint-cache", "1Gi"});
   ASSERT_TRUE(result.config.has_value()) << result.output;
   EXPECT_EQ(result.config->constraints.max_bytes, size_t{1} << 20);
   EXPECT_EQ(result.config->constraints.compile_time, absl::Milliseconds(500));
   EXPECT_EQ(result.config->constraints.threads, 3);
   EXPECT_EQ(result.config->constraints.max_waiting, 7);
   EXPECT_EQ(result.config->constraints.max_live, 0);
+  EXPECT_EQ(result.config->constraints.rule_bytes, size_t{8} << 20);
   EXPECT_EQ(result.config->constraints.cache_bytes, size_t{1} << 30);
 }
 
@@ -370,6 +372,7 @@ TEST(ConfigTest, TheDrafterIsNoneANameOrAFile) {
   EXPECT_FALSE(Parse({}).config->drafts_with_model());
   EXPECT_EQ(Parse({"--draft", "ngram"}).config->draft, "ngram");
   EXPECT_FALSE(Parse({"--draft", "ngram"}).config->drafts_with_model());
+  EXPECT_FALSE(Parse({"--draft", "mtp"}).config->drafts_with_model());
   EXPECT_EQ(Parse({"--draft", "ngram"}).config->draft_tokens, 0);
   EXPECT_EQ(Parse({"--draft", "ngram", "--draft-tokens", "16"}).config->draft_tokens, 16);
   const ConfigResult file = Parse(
@@ -457,6 +460,7 @@ TEST(ConfigTest, SaysWhatIsWrong) {
       {{"--draft", "d.gguf", "--draft-sha256", "abc"}, "'abc' is not 64 hex digits"},
       {{"--draft-tokens", "17"}, "--draft-tokens"},
       {{"--draft", "ngram", "--draft-sha256", std::string(64, 'a')}, "--draft names none"},
+      {{"--draft", "mtp", "--draft-sha256", std::string(64, 'a')}, "--draft names none"},
       {{"--draft", "d.gguf", "--require-sha256"}, "--require-sha256 needs --draft-sha256"},
       {{"--kv-type", "q8"}, "--kv-type"},
       {{"--wait", "sleep"}, "--wait"},

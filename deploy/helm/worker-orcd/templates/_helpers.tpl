@@ -64,8 +64,8 @@ capabilities: {drop: [ALL]}
 {{- if not (or $model.existingClaim $model.fetch.url) }}{{ fail "model: set existingClaim or fetch.url: workers need models from somewhere" }}{{ end -}}
 {{- if and $model.fetch.url (not (and $model.file $model.sha256)) }}{{ fail "model.fetch.url needs model.file and model.sha256: what is fetched is checked" }}{{ end -}}
 {{- if and $model.sha256 (not $model.file) }}{{ fail "model.sha256 needs model.file" }}{{ end -}}
-{{- $draftIsFile := not (has $model.draft (list "none" "ngram")) -}}
-{{- if and $draftIsFile $model.fetch.url }}{{ fail "model.draft: fetch.url fetches model.file alone; put both files into existingClaim, or set ngram" }}{{ end -}}
+{{- $draftIsFile := not (has $model.draft (list "none" "ngram" "mtp")) -}}
+{{- if and $draftIsFile $model.fetch.url }}{{ fail "model.draft: fetch.url fetches model.file alone; put both files into existingClaim, or set ngram or mtp" }}{{ end -}}
 {{- if and $model.draftSha256 (not $draftIsFile) }}{{ fail "model.draftSha256 needs a file in model.draft" }}{{ end -}}
 {{- if and (not .Values.tls.secret) (or .Values.tls.clientCertificates .Values.tls.orchestrator) }}{{ fail "tls.clientCertificates and tls.orchestrator need tls.secret" }}{{ end -}}
 {{- if and (not .Values.tls.clientCertificates) (or .Values.tls.inferenceClients .Values.tls.controlClients) }}{{ fail "tls.inferenceClients and tls.controlClients need tls.clientCertificates" }}{{ end -}}
