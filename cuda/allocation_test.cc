@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cuda/gpu_for_test.h"
@@ -70,18 +71,20 @@ class AllocationTest : public GpuTest {
     EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
     return free;
   }
+  // Runs steps of every kind.
+  static void ExpectStepsTakeNothing(const std::shared_ptr<const Model>& model,
+                                     int64_t before_create);
 };
 
-TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
+void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& model,
+                                            int64_t before_create) {
   constexpr int kSequences = 3;
   constexpr int kSteps = 10'000;
   BackendOptions options;
   options.max_seqs = 4;
   options.max_step_tokens = 256;
-  options.kv_cache_bytes = 48 << 20;
+  options.kv_cache_bytes = 128 << 20;
   NullLoadObserver observer;
-  const int64_t before_create = TakingCalls();
-  const std::shared_ptr<const Model> model = NanoModel("Q4_K_M");
   auto created = CreateBackendForTest(model, options, observer);
   ASSERT_TRUE(created.ok()) << created.status();
   Backend& backend = **created;
@@ -125,8 +128,18 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   };
   // A fourth sequence comes and goes, so that the steps are of every kind.
   const auto other_blocks = BlockRange(kSequences * blocks_each, 8);
+  const int32_t some_tokens[] = {1, 2, 3};
+  const TokenMask no_masks[2];
   const auto start_another = [&] {
-    RunStep(backend, {StartSequence(3, prompts[1], other_blocks)});
+    StepSequence seq = StartSequence(3, prompts[1], other_blocks);
+    if (backend.info().recurrent) seq.save_state = 0;
+    RunStep(backend, {seq});
+    seq = ContinueSequence(3, 100, std::span(some_tokens).first(1), other_blocks);
+    if (backend.info().recurrent) seq.restore_state = 0;
+    seq.sample = true;
+    seq.drafts = std::span(some_tokens).subspan(1);
+    seq.draft_masks = no_masks;
+    RunStep(backend, {seq});
   };
   start_another();
   int step = 0;
@@ -155,6 +168,16 @@ TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
   while (in_flight-- > 0) ASSERT_TRUE(backend.Wait().ok());
   EXPECT_EQ(TakingCalls(), after_create);
   EXPECT_EQ(FreeBytes(), free_before);
+}
+
+TEST_F(AllocationTest, TenThousandStepsTakeNothing) {
+  const int64_t before = TakingCalls();
+  ExpectStepsTakeNothing(NanoModel("Q4_K_M"), before);
+}
+
+TEST_F(AllocationTest, StepsOfAHybridTakeNothing) {
+  const int64_t before = TakingCalls();
+  ExpectStepsTakeNothing(NanoModel("Q4_K_M", "qwen35"), before);
 }
 
 // Destroying a backend frees all memory that it took.

@@ -21,6 +21,7 @@
 #include "cuda/shaped_model_for_test.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/backend/draft_conformance_for_test.h"
+#include "runtime/backend/state_conformance_for_test.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/gguf/dequantize.h"
@@ -560,8 +561,6 @@ class FamilyTest : public GpuTest, public ::testing::WithParamInterface<std::str
 std::vector<std::string> RandomFamilies(const std::string& type) {
   std::vector<std::string> families;
   for (const std::string& architecture : ModelShapeArchitectures()) {
-    // The GPU refuses recurrent layers.
-    if (FindModelShape(architecture, "nano")->delta.key_heads > 0) continue;
     families.push_back(absl::StrCat(architecture, " ", type));
   }
   return families;
@@ -579,6 +578,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(std::vector<std::string>(std::begin(kArchitectureOracles),
                                                  std::end(kArchitectureOracles))),
     [](const auto& info) { return TestNameOf(info.param.substr(info.param.find('/') + 1)); });
+INSTANTIATE_TEST_SUITE_P(HybridOracle, FamilyTest,
+                         ::testing::ValuesIn(std::vector<std::string>(std::begin(kHybridOracles),
+                                                                      std::end(kHybridOracles))),
+                         [](const auto& info) {
+                           return TestNameOf(info.param.substr(info.param.find('/') + 1));
+                         });
 
 TEST_P(FamilyTest, LayersAgreeWithTheCpu) { ExpectLayersAgree(model_); }
 TEST_P(FamilyTest, ChunkedPrefillIsWholePrefill) { ExpectChunksDoNotMatter(model_); }
@@ -695,6 +700,134 @@ struct CudaExpertsKind : CudaKind {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaExperts, BackendConformanceTest, CudaExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaExperts, DraftConformanceTest, CudaExpertsKind);
+
+// Most layers are recurrent.
+struct CudaHybridKind : CudaKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "qwen35");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, BackendConformanceTest, CudaHybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, DraftConformanceTest, CudaHybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, StateConformanceTest, CudaHybridKind);
+
+// The same with experts, and with value heads that pair with key heads the other way.
+struct CudaHybridExpertsKind : CudaKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q4_K_M", "qwen3next");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, BackendConformanceTest, CudaHybridExpertsKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, DraftConformanceTest, CudaHybridExpertsKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, StateConformanceTest, CudaHybridExpertsKind);
+
+// Recurrent states, which Backend::RecurrentState shows.
+class CudaStateTest : public GpuTest, public CudaHybridKind {
+ protected:
+  static void ExpectNearState(const std::vector<float>& state, const std::vector<float>& expected) {
+    ASSERT_EQ(state.size(), static_cast<size_t>(model()->spec().state_floats()));
+    ASSERT_EQ(state.size(), expected.size());
+    double squared = 0;
+    double size = 0;
+    for (size_t i = 0; i < state.size(); ++i) {
+      squared += std::pow(double{state[i]} - double{expected[i]}, 2);
+      size += std::pow(double{expected[i]}, 2);
+    }
+    EXPECT_GT(size, 0);
+    EXPECT_LE(squared, kLayerNmse * size);
+  }
+};
+
+// A state passes two thousand tokens without losing a bit, and is the CPU's but for the rounding of
+// what goes in.
+TEST_F(CudaStateTest, ALongSequenceIsTheSameInPieces) {
+  constexpr int kTokens = 2000;
+  const auto tokens = TokensOf(*model(), kTokens, 3);
+  const auto blocks = BlockRange(0, (kTokens + 15) / 16);
+  const BackendOptions options = OptionsFor(1, 1024);
+  auto backend = MakeBackend(model(), options);
+  ASSERT_NE(backend, nullptr);
+  const std::vector<float> whole = TeacherForce(*backend, tokens, blocks, 1024);
+  const std::vector<float> whole_state = backend->RecurrentState(0);
+  for (const int chunk : {1, 7, 600}) {
+    SCOPED_TRACE(chunk);
+    EXPECT_TRUE(SameBits(TeacherForce(*backend, tokens, blocks, chunk), whole));
+    EXPECT_TRUE(SameBits(backend->RecurrentState(0), whole_state));
+  }
+  auto cpu = cpu::MakeTestBackend(model(), options);
+  ASSERT_NE(cpu, nullptr);
+  TeacherForce(*cpu, tokens, blocks, 1024);
+  ExpectNearState(whole_state, cpu->RecurrentState(0));
+}
+
+// Steps of one token as service runs them, ahead of their results, leave the state of a prompt.
+TEST_F(CudaStateTest, GraphsLeaveTheStateOfAPrompt) {
+  constexpr int kSteps = 50;
+  constexpr int kSequences = 3;
+  auto backend = MakeBackend(model(), OptionsFor(4, 256));
+  ASSERT_NE(backend, nullptr);
+  std::vector<Request> requests = MakeRequests(*model(), kSequences);
+  const auto drawn = Generate(*backend, requests, kSteps, {.ahead = true});
+  for (int i = 0; i < kSequences; ++i) {
+    SCOPED_TRACE(i);
+    const std::vector<float> state = backend->RecurrentState(i);
+    std::vector<int32_t> tokens = requests[i].prompt;
+    // The last draw was not run.
+    for (int step = 0; step < kSteps - 1; ++step) tokens.push_back(drawn[i][step].token);
+    RunStep(*backend, {StartSequence(3, tokens, BlockRange(100, 8))});
+    EXPECT_TRUE(SameBits(backend->RecurrentState(3), state));
+  }
+}
+
+// The state after a step with drafts is that of the tokens before them and of those that were
+// right, while other sequences' steps are in flight.
+TEST_F(CudaStateTest, DraftsThatWereRightMoveTheState) {
+  constexpr int kDrafts = 5;
+  constexpr int kPrompt = 20;
+  const auto prompt = TokensOf(*model(), kPrompt, 8);
+  const auto other_prompt = TokensOf(*model(), 70, 9);
+  const auto blocks = BlockRange(0, 4);
+  const auto other_blocks = BlockRange(4, 8);
+  auto backend = MakeBackend(model(), OptionsFor(4, 256));
+  ASSERT_NE(backend, nullptr);
+  std::vector<int32_t> text = prompt;
+  for (int i = 0; i < kDrafts; ++i) {
+    StepSequence seq = StartSequence(0, text, blocks);
+    seq.sample = true;
+    text.push_back(SamplesOf(RunStep(*backend, {seq})).at(0).token);
+  }
+  for (int wrong = 0; wrong <= kDrafts; ++wrong) {
+    SCOPED_TRACE(wrong);
+    std::vector<int32_t> drafts(text.begin() + kPrompt, text.end());
+    if (wrong < kDrafts) drafts[wrong] = (drafts[wrong] + 1) % model()->spec().vocab;
+    const std::vector<TokenMask> masks(kDrafts);
+    StepBatch first;
+    first.seqs = {StartSequence(1, prompt, blocks)};
+    first.seqs[0].sample = true;
+    first.seqs[0].drafts = drafts;
+    first.seqs[0].draft_masks = masks;
+    StepBatch second;
+    second.seqs = {StartSequence(2, other_prompt, other_blocks)};
+    ASSERT_TRUE(backend->Launch(first).ok());
+    ASSERT_TRUE(backend->Launch(second).ok());
+    const auto result = backend->Wait();
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->parts[0].samples.size(), static_cast<size_t>(wrong) + 1);
+    ASSERT_TRUE(backend->Wait().ok());
+    const std::vector<float> state = backend->RecurrentState(1);
+    const auto known = std::span<const int32_t>(text).first(kPrompt + wrong);
+    RunStep(*backend, {StartSequence(3, known, BlockRange(12, 4))});
+    EXPECT_TRUE(SameBits(backend->RecurrentState(3), state));
+  }
+}
 
 class CudaBackendTest : public GpuTest, public CudaKind {};
 

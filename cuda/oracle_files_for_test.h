@@ -28,6 +28,11 @@ inline constexpr const char* kArchitectureOracles[] = {
     "arch/gpt-oss-F16",          "arch/gpt-oss-MXFP4",
     "arch2/glm4moe-mtp-F16",     "arch2/glm4moe-Q4_K_M"};
 
+// Those with recurrent layers.
+inline constexpr const char* kHybridOracles[] = {
+    "hybrid/qwen35-Q4_K_M",    "hybrid/qwen35-mtp-F16",   "hybrid/qwen35moe-F16",
+    "hybrid/qwen35moe-IQ4_XS", "hybrid/qwen3next-Q4_K_M", "hybrid/qwen3next-Q8_0"};
+
 // The name of a test of such a file.
 inline std::string OracleFileName(const ::testing::TestParamInfo<const char*>& info) {
   std::string name = info.param;

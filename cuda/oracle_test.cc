@@ -119,7 +119,8 @@ class GpuFileOracleTest : public GpuTest, public ::testing::WithParamInterface<c
     const NumpyArray oracle = ReadNpy(path.string() + ".npy");
     ASSERT_EQ(oracle.type, "<f4");
     ASSERT_EQ(oracle.shape.size(), 2u);
-    ASSERT_EQ(oracle.shape[0], 64);
+    ASSERT_EQ(oracle.shape[0], std::ssize(tokens_));
+    ASSERT_GE(tokens_.size(), 64u);
     expected_ = oracle.As<float>();
     // The files' tokenizers are made up; only the weights mean something.
     model_ = LoadModel(path.string() + ".gguf", /*with_text=*/false);
@@ -146,9 +147,12 @@ INSTANTIATE_TEST_SUITE_P(Nano, GpuFileOracleTest,
 INSTANTIATE_TEST_SUITE_P(Architectures, GpuFileOracleTest,
                          ::testing::ValuesIn(kArchitectureOracles), OracleFileName);
 
+INSTANTIATE_TEST_SUITE_P(Hybrids, GpuFileOracleTest, ::testing::ValuesIn(kHybridOracles),
+                         OracleFileName);
+
 TEST_P(GpuFileOracleTest, LogitsAgree) {
-  // One step of all tokens, and steps of a single token.
-  for (const int chunk : {64, 1}) {
+  // One step of all tokens, steps of some, and steps of a single token.
+  for (const int chunk : {static_cast<int>(tokens_.size()), 37, 1}) {
     ExpectAgreement(Logits(model_, tokens_, chunk), expected_, vocab_,
                     std::string(GetParam()) + " in steps of " + std::to_string(chunk));
   }
@@ -157,7 +161,7 @@ TEST_P(GpuFileOracleTest, LogitsAgree) {
 // A step with a tap, which shows logits, has kernels of its own. Steps of one token as service runs
 // them show the log-probabilities of the likeliest tokens.
 TEST_P(GpuFileOracleTest, DrawsAgree) {
-  const auto backend = BackendFor(model_, 64);
+  const auto backend = BackendFor(model_, static_cast<int>(tokens_.size()));
   ASSERT_NE(backend, nullptr);
   const std::vector<int32_t> blocks = BlocksOf(tokens_.size());
   SamplingParams params = Greedy();
@@ -185,6 +189,54 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
   }
   std::printf("%s drawn: NMSE %.2e\n", GetParam(), squared / reference);
   EXPECT_LE(squared / reference, kNmse);
+}
+
+// The recurrent state after 40 tokens, however they are cut into steps.
+class GpuStateOracleTest : public GpuTest {};
+
+TEST_F(GpuStateOracleTest, StatesAgree) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  constexpr int kTokens = 40;
+  const std::string path = OracleDir() + "/hybrid/qwen35-mtp-F16";
+  const std::vector<int32_t> tokens = ReadTokens(OracleDir() + "/hybrid/tokens.txt");
+  auto oracle = ReadNpz(path + ".state40.npz");
+  const auto model = LoadModel(path + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  const ModelSpec& spec = model->spec();
+  for (const int chunk : {kTokens, 1, 7}) {
+    SCOPED_TRACE(chunk);
+    const auto backend = BackendFor(model, kTokens);
+    ASSERT_NE(backend, nullptr);
+    TeacherForce(*backend, std::span(tokens).first(kTokens), BlocksOf(kTokens), chunk);
+    const std::vector<float> state = backend->RecurrentState(0);
+    ASSERT_EQ(state.size(), static_cast<size_t>(spec.state_floats()));
+    std::span<const float> rest = state;
+    for (int i = 0; i < spec.num_layers(); ++i) {
+      if (!spec.layers[i].recurrent()) continue;
+      for (const std::string part : {"conv.", "S."}) {
+        const NumpyArray& array = oracle[part + std::to_string(i)];
+        std::vector<double> expected;
+        if (array.type == "<f8") {
+          expected = array.As<double>();
+        } else {
+          ASSERT_EQ(array.type, "<f4");
+          for (const float value : array.As<float>()) expected.push_back(value);
+        }
+        ASSERT_GT(expected.size(), 0u);
+        ASSERT_LE(expected.size(), rest.size());
+        double squared = 0;
+        double reference = 0;
+        for (size_t e = 0; e < expected.size(); ++e) {
+          squared += Square(double{rest[e]} - expected[e]);
+          reference += Square(expected[e]);
+        }
+        std::printf("%s%d: NMSE %.2e\n", part.c_str(), i, squared / reference);
+        EXPECT_LE(squared / reference, kNmse) << part << i;
+        rest = rest.subspan(expected.size());
+      }
+    }
+    EXPECT_TRUE(rest.empty());
+  }
 }
 
 // gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.

@@ -4,19 +4,36 @@
 #include "absl/strings/numbers.h"
 #include "cuda/gpu_for_test.h"
 #include "gtest/gtest.h"
+#include "runtime/engine/nano_model_for_test.h"
 #include "testing/speculation_digest.h"
 
 namespace orcd::cuda {
 namespace {
 
-class GpuSpeculationTest : public GpuTest {};
+class GpuSpeculationTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (const char* const given = std::getenv("ORCD_DIGEST_REQUESTS")) {
+      ASSERT_TRUE(absl::SimpleAtoi(given, &requests_)) << given;
+    }
+  }
+  int requests_ = 400;
+};
 
 TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputs) {
-  int requests = 400;
-  if (const char* const given = std::getenv("ORCD_DIGEST_REQUESTS")) {
-    ASSERT_TRUE(absl::SimpleAtoi(given, &requests)) << given;
-  }
-  SpeculationDigest(CreateBackendForTest, requests, 24).Check();
+  SpeculationDigest(CreateBackendForTest, requests_, 24).Check();
+}
+
+// Drafts of recurrent models, whose states move on by those that were right alone.
+TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputsOfAHybrid) {
+  SpeculationDigest(CreateBackendForTest, requests_, 24, NanoModel({.architecture = "qwen35"}))
+      .Check();
+}
+
+TEST_F(GpuSpeculationTest, CheckpointsOfAHybridGiveTheSameOutputs) {
+  SpeculationDigest(CreateBackendForTest, requests_ / 4, 12, NanoModel({.architecture = "qwen35"}))
+      .CheckCheckpoints();
 }
 
 }  // namespace
