@@ -572,6 +572,12 @@ StepShape DecodeStep(int sequences) {
           .key_splits = 4};
 }
 
+StepShape DraftedStep(int sequences) {
+  StepShape step = DecodeStep(sequences);
+  step.drafts = true;
+  return step;
+}
+
 StepShape PromptStep(int tokens, int logit_rows) {
   return {.tokens = tokens,
           .sequences = logit_rows + 1,

@@ -54,6 +54,8 @@ struct ModelCase {
 
 // A decode step of one token per sequence.
 StepShape DecodeStep(int sequences);
+// The same of sequences and drafts.
+StepShape DraftedStep(int sequences);
 // A step of prompts, of which `logit_rows` tokens have logits.
 StepShape PromptStep(int tokens, int logit_rows);
 

@@ -85,6 +85,8 @@ const StepShape kLargeDecode = DecodeStep(600);
 const StepShape kPrompt = PromptStep(100, 8);
 const StepShape kWholePrompt = PromptStep(100, 100);
 const StepShape kLargePrompt = PromptStep(1000, 8);
+// Sequences and their drafts.
+const StepShape kDrafted = DraftedStep(64);
 
 std::vector<Fault> Faults() {
   return {
@@ -702,6 +704,179 @@ std::vector<Fault> FaultsOfExperts() {
   };
 }
 
+// Faults in recurrent layers, which layers 0 and 2 are, and in the gate of attention.
+std::vector<Fault> FaultsOfHybrids() {
+  const auto other_drafts = [](const Step& s, const DeltaDrafts& drafts) {
+    float* const* const of = s.buffers.delta.drafts;
+    return drafts.data == of[0] ? of[1] : of[0];
+  };
+  // Has a launch of layer 2 take the places of layer 0.
+  const auto to_first = [](DeltaArgs& args) {
+    args.states.layer_offset = 0;
+    args.drafts.layer_offset = 0;
+  };
+  return {
+      // --- States and drafts. ---
+      {"state_of_another_layer", kQ4, kDecode,
+       [=](const Step& s) { to_first(Get<DeltaTokenLaunch>(s, 1)); },
+       "a delta net of one token each finds a state that was moved on", "qwen35"},
+      {"convolution_of_another_layers_state", kQ4, kPrompt,
+       [=](const Step& s) { to_first(Get<DeltaInputsLaunch>(s, 1)); },
+       "a delta net's inputs finds a state that was moved on", "qwen35"},
+      {"rule_moves_another_layers_state", kQ4, kPrompt,
+       [=](const Step& s) { to_first(Get<DeltaRuleLaunch>(s, 1)); },
+       "the delta rule moves a state on again", "qwen35"},
+      {"state_between_two_layers", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 1).states.layer_offset -= 4; },
+       "a delta net of one token each has the wrong states", "qwen35"},
+      {"states_from_the_second_slot_on", kQ4, kPrompt,
+       [](const Step& s) {
+         DeltaStates& states = Get<DeltaRuleLaunch>(s, 0).states;
+         states.data += states.state_floats;
+       },
+       "the delta rule has the wrong states", "qwen35"},
+      {"state_moved_on_twice", kQ4, kPrompt,
+       [](const Step& s) {
+         const size_t i = Find<DeltaRuleLaunch>(s, 0);
+         s.launches.insert(s.launches.begin() + static_cast<ptrdiff_t>(i), s.launches[i]);
+       },
+       "the delta rule moves a state on again", "qwen35"},
+      {"drafts_kept_where_those_of_the_other_step_are", kQ4, kDrafted,
+       [=](const Step& s) {
+         DeltaDrafts& drafts = Get<DeltaInputsLaunch>(s, 1).drafts;
+         drafts.data = other_drafts(s, drafts);
+       },
+       "a delta net's inputs has the wrong place of drafts", "qwen35"},
+      {"drafts_of_the_other_step_replayed", kQ4, kDrafted,
+       [=](const Step& s) {
+         DeltaDrafts& drafts = Get<DeltaReplayArgs>(s).drafts;
+         drafts.data = other_drafts(s, drafts);
+       },
+       "moving states on has the wrong place of drafts", "qwen35"},
+      {"another_layers_drafts_kept", kQ4, kDrafted,
+       [](const Step& s) { Get<DeltaInputsLaunch>(s, 1).drafts.layer_offset = 0; },
+       "a delta net's inputs has the wrong place of drafts", "qwen35"},
+      {"replayed_before_the_last_layer_kept_its_draft", kQ4, kDrafted,
+       [](const Step& s) {
+         const KernelLaunch replay = s.launches.back();
+         s.launches.pop_back();
+         const size_t i = Find<DeltaInputsLaunch>(s, 1);
+         s.launches.insert(s.launches.begin() + static_cast<ptrdiff_t>(i), replay);
+       },
+       "a delta net's inputs finds a state that was moved on", "qwen35"},
+      {"replayed_in_a_layer_fewer", kQ4, kDrafted,
+       [](const Step& s) { --Get<DeltaReplayArgs>(s).layers; },
+       "moving states on has the wrong layers", "qwen35"},
+      {"kernel_of_one_token_in_a_step_with_drafts", kQ4, kDrafted,
+       [](const Step& s) {
+         KernelLaunch& launch = s.launches[Find<DeltaInputsLaunch>(s, 0)];
+         launch.args = DeltaTokenLaunch{std::get<DeltaInputsLaunch>(launch.args)};
+       },
+       "a delta net of one token each has the wrong kind of step", "qwen35"},
+
+      // --- Order and buffers. ---
+      {"rule_before_its_inputs", kQ4, kPrompt, [](const Step& s) { Hasten<DeltaRuleLaunch>(s, 1); },
+       "the delta rule reads queries, keys and values", "qwen35"},
+      {"gate_before_the_rule", kQ4, kPrompt, [](const Step& s) { Hasten<DeltaGateLaunch>(s, 1); },
+       "the logits are", "qwen35"},
+      {"delta_net_before_its_product", kF16, kDecode,
+       [](const Step& s) { Hasten<DeltaTokenLaunch>(s, 1); }, "layer 2 has the recurrent state",
+       "qwen35"},
+      {"results_over_what_the_rule_reads", kQ4, kPrompt,
+       [](const Step& s) {
+         DeltaRuleLaunch& args = Get<DeltaRuleLaunch>(s, 0);
+         args.o = args.convolved;
+       },
+       "the delta rule writes what it uses", "qwen35"},
+      {"results_over_the_product", kQ4, kPrompt,
+       [](const Step& s) { Get<DeltaInputsLaunch>(s, 0).convolved = s.buffers.qkv; },
+       "a delta net's inputs writes what it uses", "qwen35"},
+      {"columns_of_attention_gathered", kQ4, kPrompt,
+       [](const Step& s) { Get<GatherRowsArgs>(s).attended_cols = 28 * 128; },
+       "bytes of what attention made", "qwen35"},
+      {"recurrent_layers_counted_in_the_cache", kQ4, kPrompt,
+       [](const Step& s) { Get<RopeArgs>(s).layer = 1; }, "RoPE has the wrong cache", "qwen35"},
+
+      // --- Weights. ---
+      {"convolution_of_another_layer", kQ4, kDecode,
+       [](const Step& s) {
+         Get<DeltaTokenLaunch>(s, 1).inputs.conv = s.weights.layers()[0].delta.conv;
+       },
+       "layer 2 has the recurrent state", "qwen35"},
+      {"decay_of_another_layer", kQ4, kPrompt,
+       [](const Step& s) { Get<DeltaInputsLaunch>(s, 1).inputs.a = s.weights.layers()[0].delta.a; },
+       "layer 2 has the recurrent state", "qwen35"},
+      {"time_without_its_bias", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 1).inputs.dt_bias = nullptr; },
+       "layer 2 has the recurrent state", "qwen3next"},
+      {"norm_of_another_layers_values", kQ4, kPrompt,
+       [](const Step& s) {
+         Get<DeltaGateLaunch>(s, 1).inputs.norm = s.weights.layers()[0].delta.norm;
+       },
+       "the logits are", "qwen35"},
+      {"keys_and_gates_exchanged", kF16, kDecode,
+       [](const Step& s) {
+         const DeviceDeltaNet& net = s.weights.layers()[0].delta;
+         for (KernelLaunch& launch : s.launches) {
+           auto* const product = std::get_if<GemmArgs>(&launch.args);
+           if (product == nullptr || product->product.matrices[0].data != net.inputs[0].data) {
+             continue;
+           }
+           std::swap(product->product.matrices[0], product->product.matrices[1]);
+         }
+       },
+       "of u, where there is", "qwen35"},
+      {"other_pairs_of_heads", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 0).spec.pairing = HeadPairing::kModulo; },
+       "a delta net of one token each has the wrong heads", "qwen3next"},
+      {"another_epsilon_of_values", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 0).norm_eps = 1e-5f; },
+       "a delta net of one token each has the wrong epsilon", "qwen35"},
+
+      // --- Rows, tables and sums. ---
+      {"stale_runs", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 0).runs = s.other_tables.step_runs(); },
+       "a delta net of one token each has the wrong runs", "qwen35"},
+      {"stale_tables_of_a_delta_net", kQ4, kPrompt,
+       [](const Step& s) { Get<DeltaRuleLaunch>(s, 0).step = s.other_tables.tables(); },
+       "the delta rule has the wrong tables", "qwen35"},
+      {"delta_net_of_a_sequence_fewer", kQ4, kPrompt,
+       [](const Step& s) { --Get<DeltaRuleLaunch>(s, 0).sequences; },
+       "the delta rule has the wrong sequences", "qwen35"},
+      {"delta_net_of_a_token_fewer", kQ4, kPrompt,
+       [](const Step& s) { --Get<DeltaInputsLaunch>(s, 0).tokens; },
+       "a delta net's inputs has the wrong rows, 99 of 100", "qwen35"},
+      {"states_that_are_not_finite_unmarked", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 0).not_finite = nullptr; },
+       "a delta net of one token each has the wrong marks of values that are not finite", "qwen35"},
+      {"fewer_partials_of_a_delta_net", kF16, kDecode,
+       [](const Step& s) { ++Get<DeltaTokenLaunch>(s, 1).inputs.splits; }, "reads partial 0 of",
+       "qwen35"},
+      {"rows_of_a_delta_nets_product_fewer", kQ4, kDecode,
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 1).inputs.rows -= kTileRows; }, "of token 1 of",
+       "qwen35"},
+
+      // --- The gate of attention. ---
+      {"attention_without_its_gate", kQ4, kDecode,
+       [](const Step& s) {
+         s.launches.erase(s.launches.begin() +
+                          static_cast<ptrdiff_t>(Find<GateAttentionArgs>(s, 0)));
+       },
+       "layer 2 has the recurrent state", "qwen35"},
+      {"gate_before_its_product", kQ4, kDecode, [](const Step& s) { Hasten<GateAttentionArgs>(s); },
+       "the gate of attention reads", "qwen35"},
+      {"gate_of_queries_keys_and_values", kQ4, kDecode,
+       [](const Step& s) { Get<GateAttentionArgs>(s).partials = s.buffers.qkv; },
+       "the gate of attention reads", "qwen35"},
+      {"gate_of_a_token_fewer", kQ4, kDecode,
+       [](const Step& s) { --Get<GateAttentionArgs>(s).tokens; },
+       "the gate of attention has the wrong rows, 63 of 64", "qwen3next"},
+      {"gate_of_another_buffer", kQ4, kPrompt,
+       [](const Step& s) { Get<GateAttentionArgs>(s).values.data = s.buffers.normed; },
+       "what attention made", "qwen35"},
+  };
+}
+
 ModelCase ModelOf(const char* file_type, const char* form = "qwen2") {
   const bool mixed = std::string_view(file_type) == kMixed;
   return {*FindModelShape("qwen2", "7b"), *FindFileType(mixed ? "F16" : file_type),
@@ -713,6 +888,8 @@ class ForwardFaultTest : public ::testing::TestWithParam<Fault> {};
 INSTANTIATE_TEST_SUITE_P(Planted, ForwardFaultTest, ::testing::ValuesIn(Faults()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(InExperts, ForwardFaultTest, ::testing::ValuesIn(FaultsOfExperts()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(InHybrids, ForwardFaultTest, ::testing::ValuesIn(FaultsOfHybrids()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(InForms, ForwardFaultTest, ::testing::ValuesIn(FaultsOfForms()),
                          [](const auto& info) { return info.param.name; });
@@ -743,6 +920,13 @@ TEST(MissingLaunchTest, IsFound) {
   for (const char* const file_type : {kF16, kQ4, kMixed}) {
     ExpectEveryLaunchMatters(ModelOf(file_type), {kOne, kDecode, kSummed, kLargeDecode, kPrompt,
                                                   kWholePrompt, kLargePrompt});
+  }
+}
+
+TEST(MissingLaunchTest, IsFoundInHybridsWithDrafts) {
+  for (const char* const form : {"qwen35", "qwen3next"}) {
+    ExpectEveryLaunchMatters(ModelOf(kQ4, form), {kDrafted, kDecode});
+    ExpectEveryLaunchMatters({OddShape(), *FindFileType(kF16), 3, false, FormOf(form)}, {kDrafted});
   }
 }
 

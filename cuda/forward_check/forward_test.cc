@@ -31,7 +31,7 @@ std::vector<ModelCase> Cases() {
     cases.push_back({*FindModelShape("qwen2", "1.5b"), *FindFileType("F16"), 5, true, form});
   }
   // Heads of 256 values, which have no hi/lo split.
-  for (const char* const form : {"qwen2", "gemma3"}) {
+  for (const char* const form : {"qwen2", "gemma3", "qwen35"}) {
     cases.push_back(
         {*FindModelShape("gemma3", "4b"), *FindFileType("Q4_K_M"), 3, false, FormOf(form)});
   }
@@ -49,10 +49,7 @@ std::vector<ModelCase> Cases() {
 std::vector<StepShape> Steps() {
   std::vector<StepShape> steps;
   for (const int sequences : {1, 8, 9, 64, 256, 512, 513}) steps.push_back(DecodeStep(sequences));
-  for (const int sequences : {2, 8, 9, 64}) {
-    steps.push_back(DecodeStep(sequences));
-    steps.back().drafts = true;
-  }
+  for (const int sequences : {2, 8, 9, 64}) steps.push_back(DraftedStep(sequences));
   for (const int tokens : {1, 8, 100, 256, 512, 513, 4096}) {
     for (const int rows : {0, 1, 8, 512, 513, 1000}) {
       if (rows <= tokens) steps.push_back(PromptStep(tokens, rows));

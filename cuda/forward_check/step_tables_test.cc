@@ -1,4 +1,4 @@
-// Tests the masks among a step's tables, without a GPU.
+// Tests the masks, drafts and runs among a step's tables, without a GPU.
 #include "cuda/step_tables.h"
 
 #include <cstdint>
@@ -162,6 +162,57 @@ TEST_F(StepTablesTest, ADraftIsASequenceOfItsOwn) {
   // The second block holds the last draft alone.
   EXPECT_EQ(host_.sequences[4].first_block, host_.sequences[1].first_block + 2);
   EXPECT_EQ(host_.blocks[host_.sequences[1].first_block + 1], 2);
+}
+
+// A part is a run whose drafts follow its tokens; what lies behind the parts is unused.
+TEST_F(StepTablesTest, APartIsARunWithItsDrafts) {
+  StepLimits limits = kLimits;
+  limits.recurrent = true;
+  std::vector<uint8_t> memory(TableBytes(limits), 0xFF);
+  const TableLayout host(kShape, limits, memory.data());
+  const std::vector<int32_t> tokens = {5, 6};
+  const std::vector<int32_t> blocks = {4, 2};
+  const std::vector<int32_t> drafts = {7, 8};
+  const std::vector<TokenMask> masks(2);
+  const std::vector<int32_t> one_draft = {9};
+  const auto add = [&](int slot, int position, std::span<const int32_t> ids,
+                       std::span<const int32_t> guesses) {
+    StepSequence seq = ContinueSequence(slot, position, ids, blocks);
+    seq.sample = true;
+    seq.drafts = guesses;
+    seq.draft_masks = std::span(masks).first(guesses.size());
+    batch_.seqs.push_back(seq);
+  };
+  add(3, 13, tokens, drafts);
+  add(1, 0, std::span(tokens).first(1), {});
+  add(6, 20, std::span(tokens).first(1), one_draft);
+  WriteTables(batch_, OneHead(), kBlockTokens, slots_, kShape, {.number = 1}, host);
+  const auto run = [&](int i) {
+    const RunEntry& r = host.runs[i];
+    return std::vector<int32_t>{r.slot,   r.first_token,    r.tokens,
+                                r.drafts, r.first_position, r.first_draft};
+  };
+  EXPECT_THAT(run(0), ElementsAre(3, 0, 2, 2, 13, 0));
+  EXPECT_THAT(run(1), ElementsAre(1, 4, 1, 0, 0, 2));
+  EXPECT_THAT(run(2), ElementsAre(6, 5, 1, 1, 20, 2));
+  for (int i = 3; i < kShape.sequences; ++i) {
+    EXPECT_EQ(host.runs[i].tokens, 0) << i;
+    EXPECT_EQ(host.runs[i].drafts, 0) << i;
+  }
+  EXPECT_THAT(std::vector<int32_t>(host.run_of_token, host.run_of_token + kShape.tokens),
+              ElementsAre(0, 0, 0, 0, 1, 2, 2, -1));
+  EXPECT_EQ(host.step_runs().runs, host.runs);
+  EXPECT_EQ(host.step_runs().run_of_token, host.run_of_token);
+}
+
+TEST_F(StepTablesTest, RunsAreOfRecurrentLayersAlone) {
+  EXPECT_EQ(host_.step_runs().runs, nullptr);
+  EXPECT_EQ(host_.step_runs().run_of_token, nullptr);
+  StepLimits limits = kLimits;
+  limits.recurrent = true;
+  EXPECT_GE(TableBytes(limits), TableBytes(kLimits) + 8 * (sizeof(RunEntry) + sizeof(int32_t)));
+  Add();
+  Write();
 }
 
 TEST_F(StepTablesTest, TheLastDrawOfADraftIsNamedByItsToken) {
