@@ -17,8 +17,8 @@
 //             block fills while its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
 //             mma.m16n8k16 of the step before run, and loads the next 64 columns before the last of
-//             them; B by ldmatrix (formats with group books: by loads of the columns that a lane
-//             has of the weights); F32 sums.
+//             them; B by ldmatrix (KeepsColumns: by loads of the columns that a lane has of the
+//             weights); F32 sums.
 //   Epilogue  partials of the split from registers to y; or SwiGLU, with the experts' bias, each
 //             core matrix transposed within the warp and stored whole.
 //   Floor     weights once from memory; each block reads kTokens * columns * 2 bytes of activations
@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cuda/kernels/common/column_order.cuh"
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/product_tiles.cuh"
@@ -102,19 +103,19 @@ __device__ __forceinline__ void CopyUnit(uint32_t to, const uint8_t* from, int l
 template <int kTokens>
 using Sums = float[kWarpTiles][kTokens / 8][4];
 
-// Offset of a lane in a stage of x. Formats with group books: of columns 4t on of token g. Others:
+// Offset of a lane in a stage of x. KeepsColumns: of columns 4t on of token g. Otherwise:
 // lane 8m + i has row i of matrix m, which is the first, second half of a step's columns of eight
 // tokens, and then of the next eight.
 template <TileFormat kFormat>
 __device__ __forceinline__ uint32_t LaneOffset(int lane) {
-  if (HasGroupBook(kFormat)) return QuadOffset(lane);
+  if (KeepsColumns<kFormat>()) return QuadOffset(lane);
   return lane / 16 * XBytes(8) + lane / 8 % 2 * 128 + lane % 8 * 16;
 }
 
 // Loads the B fragments of a step of 16 tokens, which begin at the lane's address `x`.
 template <TileFormat kFormat>
 __device__ __forceinline__ void LoadX(uint32_t x, uint32_t (&b)[4]) {
-  if constexpr (HasGroupBook(kFormat)) {
+  if constexpr (KeepsColumns<kFormat>()) {
     LoadTwoWords(x, &b[0]);
     LoadTwoWords(x + XBytes(8), &b[2]);
   } else {
@@ -167,11 +168,9 @@ struct WarpTiles {
   }
   // Makes the A fragments of step kStep.
   template <int kStep>
-  __device__ __forceinline__ void Dequantise(uint32_t (&a)[kTiles][4]) const {
+  __device__ __forceinline__ void Dequantise(int lane, uint32_t (&a)[kTiles][4]) const {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      Fragment<kFormat, kStep>(groups[i].quants, groups[i].scales, a[i]);
-    }
+    for (int i = 0; i < kTiles; ++i) MmaFragment<kFormat, kStep>(groups[i], lane, a[i]);
   }
 };
 
@@ -351,7 +350,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     if constexpr (kTiles > 0) {
       held.LoadScales(unit_at, factors, book, lane);
       held.Load(unit_at, 0, lane);
-      held.template Dequantise<0>(a[0]);
+      held.template Dequantise<0>(lane, a[0]);
     }
     int step = 0;
 #pragma unroll 1
@@ -371,18 +370,18 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
         } else {
           const uint32_t x_at =
               x_lane + (kGroups == kXStages ? group : step % kXStages) * XBytes(kTokens);
-          held.template Dequantise<1>(a[1]);
+          held.template Dequantise<1>(lane, a[1]);
           MultiplyStep<kFormat, kTokens>(a[0], x_at, 0, c);
           copy_x(step + kXStages - 1);
-          held.template Dequantise<2>(a[0]);
+          held.template Dequantise<2>(lane, a[0]);
           MultiplyStep<kFormat, kTokens>(a[1], x_at, 1, c);
           if (last) copy_unit(kTiles, copies);
-          held.template Dequantise<3>(a[1]);
+          held.template Dequantise<3>(lane, a[1]);
           // Blocks have scales of their own in each group.
           if (kGroups > 1 && last) held.LoadScales(next_at, factors, book, lane);
           held.Load(last ? next_at : unit_at, last ? 0 : group + 1, lane);
           MultiplyStep<kFormat, kTokens>(a[0], x_at, 2, c);
-          held.template Dequantise<0>(a[0]);
+          held.template Dequantise<0>(lane, a[0]);
           MultiplyStep<kFormat, kTokens>(a[1], x_at, 3, c);
         }
         CommitCopies();
@@ -476,11 +475,13 @@ inline void Tune(TileFormat format, int tokens, const DeviceTraits& device, Bloc
     return;
   }
   const int two = device.smem_sm / 2 - 1024;
-  const int bytes = block_warps <= kMaxWarpsOfTwo &&
-                            SharedBytes(format, tokens, block_tiles, min_stages) <= two
-                        ? two
-                        : device.smem_block;
-  shape = {.block_tiles = block_tiles, .warps = block_warps, .weight_stages = min_stages,
+  const int bytes =
+      block_warps <= kMaxWarpsOfTwo && SharedBytes(format, tokens, block_tiles, min_stages) <= two
+          ? two
+          : device.smem_block;
+  shape = {.block_tiles = block_tiles,
+           .warps = block_warps,
+           .weight_stages = min_stages,
            .token_tiles = 1};
   while (shape.weight_stages < MaxWeightStages(format) &&
          SharedBytes(format, tokens, block_tiles, shape.weight_stages + 1) <= bytes) {

@@ -28,6 +28,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/common/column_order.cuh"
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
@@ -70,23 +71,22 @@ struct LaneX {
   uint32_t stride;
 };
 
-// Offset of a lane in x. Formats with group books: of columns 4t on of token g. Others: of the
-// lane's row in LoadMatrices. Tokens repeat.
+// Offset of a lane in x. KeepsColumns: of columns 4t on of token g. Otherwise: of the lane's row in
+// LoadMatrices. Tokens repeat.
 template <TileFormat kFormat>
 __device__ __forceinline__ uint32_t LaneOffset(int lane, uint32_t stride) {
   const uint32_t token_bits = stride - 1;
-  if (HasGroupBook(kFormat)) {
+  if (KeepsColumns<kFormat>()) {
     return lane % 4 / 2 * stride + (lane / 4 * 16 & token_bits) + lane % 2 * 8;
   }
   return lane / 8 * stride + (lane % 8 * 16 & token_bits);
 }
 
-// Loads the B fragments of four steps; for formats with group books, of the columns that a lane has
-// of the weights.
+// Loads the B fragments of four steps; KeepsColumns: of the columns that a lane has of the weights.
 template <TileFormat kFormat>
 __device__ __forceinline__ void LoadX(const LaneX& x, int group, uint32_t (&b)[8]) {
   const uint32_t from = x.address + group * (kGroupCols / 8) * x.stride;
-  if constexpr (HasGroupBook(kFormat)) {
+  if constexpr (KeepsColumns<kFormat>()) {
 #pragma unroll
     for (int step = 0; step < kGroupSteps; ++step) {
       LoadTwoWords(from + step * 2 * x.stride, &b[2 * step]);
@@ -102,7 +102,7 @@ template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void MultiplyStep(const Group<kFormat>& group, const uint32_t (&b)[8],
                                              float (&c)[4]) {
   uint32_t a[4];
-  Fragment<kFormat, kStep>(group.quants, group.scales, a);
+  MmaFragment<kFormat, kStep>(group, static_cast<int>(threadIdx.x % 32), a);
   Mma(c, a, b[2 * kStep], b[2 * kStep + 1]);
 }
 

@@ -37,12 +37,12 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/kernels/common/column_order.cuh"
 #include "cuda/kernels/common/dequantise.cuh"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/portable/swiglu.cuh"
-#include "cuda/kernels/sm90/column_order.cuh"
 #include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/pipeline.cuh"
 #include "cuda/kernels/sm90/wgmma.cuh"
@@ -385,7 +385,12 @@ class Consumer {
         for (int i = 0; i < kAtOnce; ++i) loaded[i].LookUp(half);
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) DequantiseInOrder(loaded[i], lane_, fragments[i]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        OrderedFragment<kFormat, 0>(loaded[i], lane_, fragments[i][0]);
+        OrderedFragment<kFormat, 1>(loaded[i], lane_, fragments[i][1]);
+        OrderedFragment<kFormat, 2>(loaded[i], lane_, fragments[i][2]);
+        OrderedFragment<kFormat, 3>(loaded[i], lane_, fragments[i][3]);
+      }
 
       const int slot = x_stage_.index * Ring::kGroupsAUnit + group;
 #pragma unroll

@@ -1,8 +1,10 @@
-// A fragments in the order of columns that wgmma needs, which reads its other operand from shared
-// memory in place. Lanes of formats with group books have columns 4t to 4t + 3 of a step; they
-// exchange them before they dequantise, when a weight is a byte.
-#ifndef ORCD_CUDA_KERNELS_SM90_COLUMN_ORDER_CUH_
-#define ORCD_CUDA_KERNELS_SM90_COLUMN_ORDER_CUH_
+// The order of columns in fragments. Lanes of formats with group books have columns 4t to 4t + 3 of
+// a step. Where tensor cores add up a step of 16 columns whatever its order, lanes may keep these,
+// and load those of x. Otherwise they exchange them before they dequantise, when a weight is a
+// byte: for wgmma, which reads x from shared memory in place, and where tensor cores first add up
+// the step's first eight columns.
+#ifndef ORCD_CUDA_KERNELS_COMMON_COLUMN_ORDER_CUH_
+#define ORCD_CUDA_KERNELS_COMMON_COLUMN_ORDER_CUH_
 
 #include <cuda_fp16.h>
 
@@ -13,6 +15,18 @@
 #include "cuda/kernels/common/tile_format.h"
 
 namespace orcd::cuda {
+
+// True in code whose lanes keep their columns in mma.m16n8k16 and load those of x. Before compute
+// capability 9.0, tensor cores add up eight products at a time (Fasi et al., Numerical behavior of
+// NVIDIA tensor cores, 2021), so that the order would show in the bits.
+template <TileFormat kFormat>
+constexpr bool KeepsColumns() {
+#if __CUDA_ARCH__ >= 900
+  return HasGroupBook(kFormat);
+#else
+  return false;
+#endif
+}
 
 // Exchanges the weights of a step between the four lanes of a row. `lane` is 4g + t.
 class ColumnExchange {
@@ -36,8 +50,8 @@ class ColumnExchange {
     // `one` has the first half's columns of even lanes, and the second half's of odd ones.
     pairs[0] = Permute(one, other, order_);
     pairs[1] = Permute(one, other, order_ + 0x2222);
-    pairs[2] = Permute(one, other, order_ ^ 0x4444);
-    pairs[3] = Permute(one, other, (order_ + 0x2222) ^ 0x4444);
+    pairs[2] = Permute(other, one, order_);
+    pairs[3] = Permute(other, one, order_ + 0x2222);
   }
 
  private:
@@ -48,10 +62,12 @@ class ColumnExchange {
   uint32_t order_;
 };
 
-// The A fragment of step kStep of a group. The quads have been looked up.
+// Formats with group books: the A fragment of step kStep of a group, whose quads have been looked
+// up.
 template <int kStep, TileFormat kFormat>
-__device__ __forceinline__ void FragmentInOrder(const Group<kFormat>& group,
-                                                const ColumnExchange& exchange, uint32_t (&a)[4]) {
+__device__ __forceinline__ void ExchangedFragment(const Group<kFormat>& group,
+                                                  const ColumnExchange& exchange,
+                                                  uint32_t (&a)[4]) {
   constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
   uint32_t quads[2];
 #pragma unroll
@@ -69,22 +85,29 @@ __device__ __forceinline__ void FragmentInOrder(const Group<kFormat>& group,
   }
 }
 
-// Dequantises into the A fragments of the four steps, whose columns are in the order of
-// mma.m16n8k16. All lanes of the warp call this.
-template <TileFormat kFormat>
-__device__ __forceinline__ void DequantiseInOrder(const Group<kFormat>& group, int lane,
-                                                  uint32_t (&a)[kGroupSteps][4]) {
+// The A fragment of step kStep of a group, its columns in the order of mma.m16n8k16. All lanes of
+// the warp call this.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void OrderedFragment(const Group<kFormat>& group, int lane,
+                                                uint32_t (&a)[4]) {
   if constexpr (HasGroupBook(kFormat)) {
-    const ColumnExchange exchange(lane);
-    FragmentInOrder<0>(group, exchange, a[0]);
-    FragmentInOrder<1>(group, exchange, a[1]);
-    FragmentInOrder<2>(group, exchange, a[2]);
-    FragmentInOrder<3>(group, exchange, a[3]);
+    ExchangedFragment<kStep>(group, ColumnExchange(lane), a);
   } else {
-    group.Dequantise(a);
+    Fragment<kFormat, kStep>(group.quants, group.scales, a);
+  }
+}
+
+// The same, or with the columns that the lanes have (KeepsColumns).
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void MmaFragment(const Group<kFormat>& group, int lane,
+                                            uint32_t (&a)[4]) {
+  if constexpr (KeepsColumns<kFormat>()) {
+    Fragment<kFormat, kStep>(group.quants, group.scales, a);
+  } else {
+    OrderedFragment<kFormat, kStep>(group, lane, a);
   }
 }
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_KERNELS_SM90_COLUMN_ORDER_CUH_
+#endif  // ORCD_CUDA_KERNELS_COMMON_COLUMN_ORDER_CUH_
