@@ -53,7 +53,13 @@ __device__ __forceinline__ void ConvolveHead(const DeltaArgs& args, int head, in
   WaitForDependency();
   DeltaTaps<kTaps> u = {};
   int run = -1;
+  const auto load = [&](int token) {
+    return has && token < last ? SumOfPartials<float4>(args.inputs, token, col) : float4{};
+  };
+  float4 next = load(first);
   for (int token = first; token < last; ++token) {
+    const float4 now = next;
+    next = load(token + 1);
     const Place place(args.runs, token);
     if (place.run < 0) continue;
     if (place.run == run) {
@@ -64,7 +70,6 @@ __device__ __forceinline__ void ConvolveHead(const DeltaArgs& args, int head, in
       LoadPast<kTaps>(args, DeltaRing(args.states, place.slot), place.run_token, place.index,
                       place.position, col, has, u);
     }
-    const float4 now = has ? SumOfPartials<float4>(args.inputs, token, col) : float4{};
     u[kTaps - 1] = now;
     float4 c = Convolve<kTaps>(weights, u);
     if (head < 2 * spec.key_heads) {

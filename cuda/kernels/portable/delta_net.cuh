@@ -104,6 +104,7 @@ __device__ __forceinline__ T SumOfPartials(const DeltaInputs& inputs, int token,
   const float* const first = inputs.partials + int64_t{token} * inputs.rows + row;
   const int64_t stride = int64_t{inputs.partials_tokens} * inputs.rows;
   T sum = __ldcg(reinterpret_cast<const T*>(first));
+#pragma unroll 2
   for (int s = 1; s < inputs.splits; ++s) {
     sum = Sum(sum, __ldcg(reinterpret_cast<const T*>(first + s * stride)));
   }

@@ -21,49 +21,50 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kBlocksAnSm = 2;
+// Floats of a cache line.
+constexpr int kLineFloats = 32;
 
-// The warps' parts before the rule. The gate's warp has its z until the end.
-enum Role { kGate, kQuery, kKey, kValue, kDecay, kBeta };
+// The warps' parts before the rule; the first three make the head's query, key and value. The
+// gate's warp has its z until the end.
+enum Role { kQuery, kKey, kValue, kGate, kDecay, kBeta };
 
 template <int kDim>
 struct Shared {
-  float q[kDim];
-  float k[kDim];
-  float v[kDim];
+  float rows[3][kDim];
   float o[kDim];
   float decay;
   float beta;
 };
 
-// The warp's query, key or value; `col`: its first column.
-__device__ __forceinline__ void MakeHead(const DeltaArgs& args, const RunEntry& run, float* ring,
-                                         Role role, int col, bool keeps, float* to) {
-  const DeltaNetSpec& spec = args.spec;
-  const int channels = DeltaChannels(spec);
-  const int in_head = static_cast<int>(threadIdx.x) % 32 * kDeltaVector;
-  const bool has = in_head < spec.head_dim;
-  col += in_head;
-  const float4 now = has ? SumOfPartials<float4>(args.inputs, run.first_token, col) : float4{};
+// Taps whose loads are in flight together.
+constexpr int kTaps = 4;
+
+// Four channels of the token's convolution; sets `now` to their u.
+__device__ __forceinline__ float4 ConvolveToken(const DeltaArgs& args, const RunEntry& run,
+                                                const float* ring, int col, float4& now) {
+  const int conv = args.spec.conv;
+  const int channels = DeltaChannels(args.spec);
+  now = SumOfPartials<float4>(args.inputs, run.first_token, col);
   float4 sum = {};
-#pragma unroll 4
-  for (int tap = 0; tap < spec.conv; ++tap) {
-    const int lag = spec.conv - 1 - tap;
-    if (!has || lag > run.first_position) continue;
-    const float4 u =
-        lag == 0 ? now
-                 : __ldcg(&VectorAt(
-                       ring + int64_t{(run.first_position - lag) % spec.conv} * channels + col));
-    sum = TimesPlus(__ldg(&VectorAt(args.inputs.conv + int64_t{tap} * channels + col)), u, sum);
+#pragma unroll 1
+  for (int first = 0; first < conv; first += kTaps) {
+    DeltaTaps<kTaps> weights;
+    DeltaTaps<kTaps> u;
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+      const int lag = conv - 1 - first - i;
+      const bool there = lag >= 0 && lag <= run.first_position;
+      const int row = (run.first_position - lag) % conv;
+      weights[i] =
+          there ? __ldg(&VectorAt(args.inputs.conv + (first + i) * channels + col)) : float4{};
+      u[i] = there && lag > 0 ? __ldcg(&VectorAt(ring + row * channels + col)) : float4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+      sum = TimesPlus(weights[i], first + i == conv - 1 ? now : u[i], sum);
+    }
   }
-  float4 c = Silu(sum);
-  if (role != kValue) {
-    c = NormaliseHead(c, args.norm_eps, role == kQuery ? QueryScale(spec.head_dim) : 1.0f);
-  }
-  if (!has) return;
-  VectorAt(to + in_head) = c;
-  if (!keeps) return;
-  VectorAt(ring + int64_t{run.first_position % spec.conv} * channels + col) = now;
-  if (!IsFinite(now)) args.not_finite[run.slot] = 1;
+  return Silu(sum);
 }
 
 template <int kDim>
@@ -83,6 +84,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
   const bool has = in_head < kDim;
   float* const ring = DeltaRing(args.states, run.slot);
   const int column = warp * Columns::kOfWarp;
+  const DeltaHeadCols cols(spec, head);
+  const int col = in_head + (warp == kQuery ? cols.q : warp == kKey ? cols.k : cols.v);
+  const int channels = DeltaChannels(spec);
+  if (warp <= kValue && in_head % kLineFloats == 0 && has) {
+#pragma unroll 1
+    for (int tap = 0; tap < spec.conv; ++tap) {
+      PrefetchL2(args.inputs.conv + tap * channels + col);
+    }
+  }
   float* const at = DeltaMatrix(spec, ring, head) + int64_t{column + Columns::First()} * kDim;
   WaitForDependency();
   Columns columns;
@@ -92,20 +102,24 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
     columns.Load(at);
   }
 
-  const int channels = DeltaChannels(spec);
-  const DeltaHeadCols cols(spec, head);
-  const bool first_of_key = IsFirstOfKeyHead(spec, head);
   float4 z = {};
   float4 weight = {};
-  if (warp == kGate && has) {
-    z = SumOfPartials<float4>(args.inputs, run.first_token, channels + head * kDim + in_head);
-    weight = __ldg(&VectorAt(args.inputs.norm + in_head));
-  } else if (warp == kQuery) {
-    MakeHead(args, run, ring, kQuery, cols.q, first_of_key, shared.q);
-  } else if (warp == kKey) {
-    MakeHead(args, run, ring, kKey, cols.k, first_of_key, shared.k);
-  } else if (warp == kValue) {
-    MakeHead(args, run, ring, kValue, cols.v, true, shared.v);
+  if (warp <= kValue) {
+    float4 now = {};
+    float4 c = has ? ConvolveToken(args, run, ring, col, now) : float4{};
+    if (warp != kValue) {
+      c = NormaliseHead(c, args.norm_eps, warp == kQuery ? QueryScale(kDim) : 1.0f);
+    }
+    if (has) VectorAt(shared.rows[warp] + in_head) = c;
+    if (has && (warp == kValue || IsFirstOfKeyHead(spec, head))) {
+      VectorAt(ring + run.first_position % spec.conv * channels + col) = now;
+      if (!IsFinite(now)) args.not_finite[run.slot] = 1;
+    }
+  } else if (warp == kGate) {
+    if (has) {
+      z = SumOfPartials<float4>(args.inputs, run.first_token, channels + head * kDim + in_head);
+      weight = __ldg(&VectorAt(args.inputs.norm + in_head));
+    }
   } else if (warp == kDecay) {
     const float alpha = SumOfPartials<float>(
         args.inputs, run.first_token, channels + DeltaValueSize(spec) + spec.value_heads + head);
@@ -118,16 +132,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
   __syncthreads();
 
   DeltaPart<kDim> k;
-  LoadPart<kDim>(shared.k, k);
+  LoadPart<kDim>(shared.rows[kKey], k);
   float v[kColumns];
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) v[c] = shared.v[column + Columns::First() + c];
+  for (int c = 0; c < kColumns; ++c) v[c] = shared.rows[kValue][column + Columns::First() + c];
   float seen[kColumns];
   columns.See(k, seen);
   columns.Move(k, v, shared.decay, shared.beta, seen);
   columns.Store(at);
   DeltaPart<kDim> q;
-  LoadPart<kDim>(shared.q, q);
+  LoadPart<kDim>(shared.rows[kQuery], q);
   const float o = columns.Out(q);
   if (Columns::HasOut()) {
     shared.o[column + Columns::OutColumn()] = o;
