@@ -30,6 +30,11 @@ std::vector<ModelCase> Cases() {
     }
     cases.push_back({*FindModelShape("qwen2", "1.5b"), *FindFileType("F16"), 5, true, form});
   }
+  // Experts whose weights are found in code books of groups.
+  for (const char* const form : {"qwen3moe", "qwen3next"}) {
+    cases.push_back(
+        {*FindModelShape("qwen2", "7b"), *FindFileType("IQ3_S"), 3, false, FormOf(form)});
+  }
   // Heads of 256 values, which have no hi/lo split.
   for (const char* const form : {"qwen2", "gemma3", "qwen35"}) {
     cases.push_back(
