@@ -763,7 +763,7 @@ std::vector<Fault> FaultsOfHybrids() {
          const size_t i = Find<DeltaInputsLaunch>(s, 1);
          s.launches.insert(s.launches.begin() + static_cast<ptrdiff_t>(i), replay);
        },
-       "a delta net's inputs finds a state that was moved on", "qwen35"},
+       "moving states on reads a draft where there is none", "qwen35"},
       {"replayed_in_a_layer_fewer", kQ4, kDrafted,
        [](const Step& s) { --Get<DeltaReplayArgs>(s).layers; },
        "moving states on has the wrong layers", "qwen35"},
@@ -776,12 +776,11 @@ std::vector<Fault> FaultsOfHybrids() {
 
       // --- Order and buffers. ---
       {"rule_before_its_inputs", kQ4, kPrompt, [](const Step& s) { Hasten<DeltaRuleLaunch>(s, 1); },
-       "the delta rule reads queries, keys and values", "qwen35"},
+       "bytes of queries, keys and values", "qwen35"},
       {"gate_before_the_rule", kQ4, kPrompt, [](const Step& s) { Hasten<DeltaGateLaunch>(s, 1); },
        "the logits are", "qwen35"},
       {"delta_net_before_its_product", kF16, kDecode,
-       [](const Step& s) { Hasten<DeltaTokenLaunch>(s, 1); }, "layer 2 has the recurrent state",
-       "qwen35"},
+       [](const Step& s) { Hasten<DeltaTokenLaunch>(s, 1); }, "bytes of u", "qwen35"},
       {"results_over_what_the_rule_reads", kQ4, kPrompt,
        [](const Step& s) {
          DeltaRuleLaunch& args = Get<DeltaRuleLaunch>(s, 0);
@@ -825,7 +824,7 @@ std::vector<Fault> FaultsOfHybrids() {
            std::swap(product->product.matrices[0], product->product.matrices[1]);
          }
        },
-       "of u, where there is", "qwen35"},
+       "bytes of u", "qwen35"},
       {"other_pairs_of_heads", kQ4, kDecode,
        [](const Step& s) { Get<DeltaTokenLaunch>(s, 0).spec.pairing = HeadPairing::kModulo; },
        "a delta net of one token each has the wrong heads", "qwen3next"},
@@ -853,8 +852,8 @@ std::vector<Fault> FaultsOfHybrids() {
        [](const Step& s) { ++Get<DeltaTokenLaunch>(s, 1).inputs.splits; }, "reads partial 0 of",
        "qwen35"},
       {"rows_of_a_delta_nets_product_fewer", kQ4, kDecode,
-       [](const Step& s) { Get<DeltaTokenLaunch>(s, 1).inputs.rows -= kTileRows; }, "of token 1 of",
-       "qwen35"},
+       [](const Step& s) { Get<DeltaTokenLaunch>(s, 1).inputs.rows -= kTileRows; },
+       "reads u where there is none", "qwen35"},
 
       // --- The gate of attention. ---
       {"attention_without_its_gate", kQ4, kDecode,
@@ -864,7 +863,7 @@ std::vector<Fault> FaultsOfHybrids() {
        },
        "layer 2 has the recurrent state", "qwen35"},
       {"gate_before_its_product", kQ4, kDecode, [](const Step& s) { Hasten<GateAttentionArgs>(s); },
-       "the gate of attention reads", "qwen35"},
+       "layer 2 has the recurrent state", "qwen35"},
       {"gate_of_queries_keys_and_values", kQ4, kDecode,
        [](const Step& s) { Get<GateAttentionArgs>(s).partials = s.buffers.qkv; },
        "the gate of attention reads", "qwen35"},
@@ -873,7 +872,7 @@ std::vector<Fault> FaultsOfHybrids() {
        "the gate of attention has the wrong rows, 63 of 64", "qwen3next"},
       {"gate_of_another_buffer", kQ4, kPrompt,
        [](const Step& s) { Get<GateAttentionArgs>(s).values.data = s.buffers.normed; },
-       "what attention made", "qwen35"},
+       "layer 2 has the recurrent state", "qwen35"},
   };
 }
 
