@@ -182,11 +182,11 @@ __device__ __forceinline__ float4 NormaliseHead(const float4& x, float eps, floa
 __device__ __forceinline__ float DeltaDecay(const DeltaInputs& inputs, int value_head,
                                             float alpha) {
   const double x = double{alpha} + double{inputs.dt_bias[value_head]};
-  const double softplus = fmax(x, 0.0) + log1p(exp(-fabs(x)));
+  const double softplus = __dadd_rn(fmax(x, 0.0), log1p(exp(-fabs(x))));
   return static_cast<float>(exp(__dmul_rn(double{inputs.a[value_head]}, softplus)));
 }
 __device__ __forceinline__ float DeltaBeta(float beta) {
-  return static_cast<float>(1 / (1 + exp(-double{beta})));
+  return static_cast<float>(1 / __dadd_rn(1, exp(-double{beta})));
 }
 
 // --- The rule. -----------------------------------------------------------------------------------
