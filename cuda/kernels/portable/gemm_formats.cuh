@@ -11,8 +11,10 @@
 //             next, which then reads its first weights.
 //   Pipeline  two rings in shared memory, filled by cp.async. Activations: four stages of 64
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
-//             as the GPU has room for; a warp copies its own. A step of 64 columns has one group
-//             of copies and one barrier.
+//             as the GPU has room for; a warp copies its own.
+//   Barriers  full[stage], at which all threads' copies of activations arrive, behind the weights:
+//   a
+//             warp may be two steps of 64 columns ahead of others.
 //   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
 //             block fills while its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
@@ -43,7 +45,11 @@ constexpr int kMinWarps = 4;
 constexpr int kMaxWarps = 12;
 // Most warps of a block that shares an SM with another one.
 constexpr int kMaxWarpsOfTwo = kMaxWarps / 2;
+// Stages of activations, and steps that they are copied ahead. A warp copies its part of a step's
+// behind the last that it reads, and reads none before all have copied theirs: so no copy
+// overwrites what another warp still reads.
 constexpr int kXStages = 4;
+constexpr int kXAhead = kXStages / 2;
 
 // Shape of a launch's blocks. The first block_tiles - warps warps have two row tiles.
 struct BlockShape {
@@ -57,7 +63,7 @@ struct BlockShape {
 // Stages of weights: at least so many that a unit, which is loaded a step of 64 columns early, has
 // arrived while as many groups of copies are in flight as those of activations.
 constexpr int MinWeightStages(TileFormat format) {
-  return 1 + (kXStages - 1 + UnitGroups(format) - 1) / UnitGroups(format);
+  return 1 + (kXAhead + UnitGroups(format) - 1) / UnitGroups(format);
 }
 constexpr int MaxWeightStages(TileFormat format) { return UnitGroups(format) == 1 ? 8 : 4; }
 
@@ -65,8 +71,32 @@ constexpr int MaxWeightStages(TileFormat format) { return UnitGroups(format) == 
 constexpr int WeightsOffset(TileFormat format, int tokens) {
   return kXStages * XBytes(tokens) + (HasGroupBook(format) ? kBookBytes : 0);
 }
-constexpr int SharedBytes(TileFormat format, int tokens, int block_tiles, int weight_stages) {
+// Offset of the barriers, behind the weights.
+constexpr int BarriersOffset(TileFormat format, int tokens, int block_tiles, int weight_stages) {
   return WeightsOffset(format, tokens) + weight_stages * block_tiles * UnitBytes(format);
+}
+constexpr int kBarrierBytes = 8;
+constexpr int SharedBytes(TileFormat format, int tokens, int block_tiles, int weight_stages) {
+  return BarriersOffset(format, tokens, block_tiles, weight_stages) + kXStages * kBarrierBytes;
+}
+
+// Arrives at the barrier when the thread's copies so far have arrived.
+__device__ __forceinline__ void ArriveWithCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// BarrierWait on any GPU.
+__device__ __forceinline__ void AwaitArrivals(uint32_t barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+  BarrierWait(barrier, parity);
+#else
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again: mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
 }
 
 // movmatrix: transposes a matrix of 8 rows of 8 halves, of which lane 4g + t has columns 2t and
@@ -291,27 +321,39 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     if (copied_weights == SharedAddress(weight_end)) copied_weights = SharedAddress(weight_ring);
   };
 
+  const uint32_t full = SharedAddress(shared) +
+                        BarriersOffset(kFormat, kTokens, shape.block_tiles, shape.weight_stages);
+  if (thread < kXStages) {
+    BarrierInit(full + thread * kBarrierBytes, static_cast<int>(blockDim.x));
+  }
+  __syncthreads();
+  // Returns when the activations of step `step` are there, and the weights that were copied before.
+  const auto await_x = [&](int step) {
+    AwaitArrivals(full + step % kXStages * kBarrierBytes, step / kXStages % 2);
+  };
   const uint32_t x_ring = SharedAddress(shared);
   const int x_bytes = XBytes(min(kTokens, (tokens.end - tokens.begin + 7) / 8 * 8));
   const uint8_t* x = reinterpret_cast<const uint8_t*>(
       args.x.data + args.x.Index(tokens.begin, begin * kGroupCols));
   const int x_stride = static_cast<int>(blockDim.x) * 16;
+  // With the weights that were copied before.
   const auto copy_x = [&](int step) {
+    if (step >= steps) return;
     constexpr int kMostCopies = XBytes(kTokens) / (kMinWarps * 32 * 16);
     const uint32_t to = x_ring + step % kXStages * XBytes(kTokens);
-    const int bytes = step < steps ? x_bytes : 0;
 #pragma unroll
     for (int i = 0; i < kMostCopies; ++i) {
       const int at = thread * 16 + i * x_stride;
-      if (at < bytes) CopyAsync(to + at, x + at);
+      if (at < x_bytes) CopyAsync(to + at, x + at);
     }
     x += XBytes(args.x.tokens);
+    ArriveWithCopies(full + step % kXStages * kBarrierBytes);
   };
 
   // The model's weights are there from the start; activations are written by the kernel before.
   // Copies arrive in order, so those that the first steps do not need come later.
   const int ahead = min(units, shape.weight_stages);
-  constexpr int kAheadOfX = kGroups == 1 ? kXStages - 1 : 1;
+  constexpr int kAheadOfX = kGroups == 1 ? kXAhead : 1;
   for (int unit = 0; unit < min(ahead, kAheadOfX); ++unit) copy_unit(tiles, true);
   if (args.expert_tiles == nullptr && !args.weights_are_new) {
 #pragma unroll
@@ -329,12 +371,11 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   }
   WaitForDependency();
 #pragma unroll
-  for (int step = 0; step < kXStages - 1; ++step) {
-    copy_x(step);
-    if (step == kXStages - 2) {
+  for (int step = 0; step < kXAhead; ++step) {
+    if (step == kXAhead - 1) {
       for (int unit = kAheadOfX; unit < ahead; ++unit) copy_unit(tiles, true);
     }
-    CommitCopies();
+    copy_x(step);
   }
 
   Sums<kTokens> c = {};
@@ -345,8 +386,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     WarpTiles<kFormat, kThere> held;
     uint32_t a[2][kThere][4];
     const uint8_t* unit_at = weight_ring;
-    AwaitCopies<kXStages - 2>();
-    BlockSync();
+    await_x(0);
+    // The book is there as well.
+    if constexpr (HasGroupBook(kFormat)) BlockSync();
     if constexpr (kTiles > 0) {
       held.LoadScales(unit_at, factors, book, lane);
       held.Load(unit_at, 0, lane);
@@ -360,19 +402,14 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
 #pragma unroll
       for (int group = 0; group < kGroups; ++group, ++step) {
         const bool last = group == kGroups - 1;
-        // The step's activations and the next step's weights have arrived, and all warps have read
-        // the stages that are overwritten.
-        AwaitCopies<kXStages - 2>();
-        BlockSync();
+        // Behind it are the next step's weights as well.
+        await_x(step);
         const bool copies = unit + shape.weight_stages < units;
-        if constexpr (kTiles == 0) {
-          copy_x(step + kXStages - 1);
-        } else {
+        if constexpr (kTiles > 0) {
           const uint32_t x_at =
               x_lane + (kGroups == kXStages ? group : step % kXStages) * XBytes(kTokens);
           held.template Dequantise<1>(lane, a[1]);
           MultiplyStep<kFormat, kTokens>(a[0], x_at, 0, c);
-          copy_x(step + kXStages - 1);
           held.template Dequantise<2>(lane, a[0]);
           MultiplyStep<kFormat, kTokens>(a[1], x_at, 1, c);
           if (last) copy_unit(kTiles, copies);
@@ -384,7 +421,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
           held.template Dequantise<0>(lane, a[0]);
           MultiplyStep<kFormat, kTokens>(a[1], x_at, 3, c);
         }
-        CommitCopies();
+        copy_x(step + kXAhead);
       }
       unit_at = next_at;
     }
