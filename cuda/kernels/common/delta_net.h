@@ -2,8 +2,8 @@
 // attention. Every Launch function is asynchronous on `stream` and runs on any GPU.
 //
 // A token's results are made of its row and of the state before it alone, by one order of sums
-// (numeric_contract.h), so they do not depend on the launch: a step of one token a sequence, a
-// prompt, its parts, drafts, and the replay of drafts that were right give the same bits.
+// (delta_net.cuh), so they do not depend on the launch: a step of one token a sequence, a prompt,
+// its parts, drafts, and the replay of drafts that were right give the same bits.
 #ifndef ORCD_CUDA_KERNELS_COMMON_DELTA_NET_H_
 #define ORCD_CUDA_KERNELS_COMMON_DELTA_NET_H_
 
@@ -101,8 +101,8 @@ struct DeltaArgs {
   DeltaInputs inputs = {};
   float norm_eps = 0;
   DeltaStates states = {};
-  // [slots], set to 1 if u or a result is not finite; a draft has a slot of its own
-  // (SequenceEntry::slot).
+  // [slots], set to 1 if u or a result is not finite, or one before it in its run; a draft has a
+  // slot of its own (SequenceEntry::slot).
   int32_t* not_finite = nullptr;
   // Used if the step has drafts.
   DeltaDrafts drafts = {};

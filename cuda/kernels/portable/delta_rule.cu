@@ -5,10 +5,10 @@
 //             (value heads * head_dim / 32, sequences), so that one sequence of 32 heads of 128
 //             gives every SM of a large GPU a warp for each of its schedulers.
 //   Stage     8 tokens' queries, keys, values and factors in shared memory, copied asynchronously
-//             while two stages before it are used; up to 27 KiB for three stages.
+//             while two stages before it are used; up to 31 KiB for three stages.
 //   Token     S^T k of a token stands in the way of the next token, S^T q does not: it is taken
 //             while the sums of the next token's S^T k are on their way between lanes. Floor: 4
-//             operations an element of the state and token, in one warp for each 512 elements.
+//             operations an element of the state and token; a warp has 1,024 elements.
 #include <cuda_fp16.h>
 
 #include <climits>
