@@ -27,12 +27,14 @@ TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputs) {
 
 // Drafts of recurrent models, whose states move on by those that were right alone.
 TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputsOfAHybrid) {
-  SpeculationDigest(CreateBackendForTest, requests_, 24, NanoModel({.architecture = "qwen35"}))
+  SpeculationDigest(CreateBackendForTest, requests_, 24,
+                    orcd::NanoModel({.architecture = "qwen35"}))
       .Check();
 }
 
 TEST_F(GpuSpeculationTest, CheckpointsOfAHybridGiveTheSameOutputs) {
-  SpeculationDigest(CreateBackendForTest, requests_ / 4, 12, NanoModel({.architecture = "qwen35"}))
+  SpeculationDigest(CreateBackendForTest, requests_ / 4, 12,
+                    orcd::NanoModel({.architecture = "qwen35"}))
       .CheckCheckpoints();
 }
 
