@@ -15,6 +15,9 @@ constexpr double kAllFades = 1.0 / 64;
 constexpr double kPriorGuesses = 2;
 // The gain that is expected of drafts must exceed the measurements' error.
 constexpr double kMargin = 1.02;
+// Of several sequences, some are guessed for better, and end sooner: then the steps of the others
+// are small ones.
+constexpr double kMarginOfMany = 1.2;
 // A step of more drafts is not considered.
 constexpr int kMostDraftsAStep = 256;
 constexpr int kFewDrafts = 2;
@@ -22,10 +25,11 @@ constexpr int kMostDrafts = 64;
 // A sequence for which guesses do not pay is tried after this many steps at the earliest.
 constexpr int kStepsBetweenTries = 8;
 // A decode step adds so much of itself to what tries may cost, and to what guesses may. Both begin
-// with the most that they hold: gains of long ago do not pay for losses now. Debts beyond
-// kMostDebt, as after a pause of the machine, are forgotten.
-constexpr double kShare = 0.005;
+// with the most that they hold: gains of long ago do not pay for losses now. Debts beyond the most,
+// as after a pause of the machine, are forgotten.
+constexpr double kTriesShare = 0.0025;
 constexpr double kMostTries = 1;
+constexpr double kTrustShare = 0.005;
 constexpr double kMostTrust = 16;
 constexpr double kMostDebt = 64;
 // Most steps' worth of trust that a step may cost by what it takes longer: it is no guess that
@@ -47,6 +51,12 @@ constexpr double kReadingFades = 1.0 / 2048;
 // A sequence whose guesses take longer to be checked than this many plain steps gets none.
 constexpr double kMostChecking = 0.5;
 constexpr double kCheckingWeight = 1.0 / 8;
+constexpr double kWaitingWeight = 1.0 / 8;
+// Share of the time of waiting that is forgotten in a step, as of reading.
+constexpr double kWaitingFades = 1.0 / 1024;
+// Steps after the choice of guesses until all of what they cost was measured: one in flight then,
+// one with the guesses, and one without their sequences.
+constexpr int kStepsOfAGuess = 3;
 
 }  // namespace
 
@@ -84,21 +94,33 @@ bool DraftLengths::IsWorthReading(const Candidate& candidate, double plain_secon
   return seconds <= kReadingShare * left * plain_seconds;
 }
 
+double DraftLengths::Rate(double tokens, int drawing, int guessing, double seconds) const {
+  if (!pipelined_) return tokens / seconds;
+  const double all_wait = tokens / (seconds + waiting_seconds_);
+  // Otherwise those of one step miss the next, and others of about as many drafts have their turn.
+  if (2 * guessing > drawing) return all_wait;
+  return std::max(all_wait, (tokens - guessing) / seconds);
+}
+
+bool DraftLengths::IsWorthWaiting(int all, int missed) const {
+  const std::optional<double> whole = plain_costs_.Seconds(all);
+  if (missed == 0 || !whole) return false;
+  if (missed >= all) return true;
+  return all * *plain_costs_.Seconds(all - missed) > (all - missed) * (*whole + waiting_seconds_);
+}
+
 void DraftLengths::Choose(int drawing, int room, std::span<Candidate> candidates) {
-  for (Candidate& candidate : candidates) {
-    candidate.length = 0;
-    candidate.record->try_cost = 0;
-  }
-  const std::optional<double> plain = costs_.Seconds(drawing);
-  if (!plain) return;
-  if (room <= 0) return;
+  for (Candidate& candidate : candidates) candidate.length = 0;
+  const std::optional<double> plain = plain_costs_.Seconds(drawing);
+  if (!plain || candidates.empty() || room <= 0) return;
   for (Candidate& candidate : candidates) {
     const bool is_checked_fast = candidate.record->checking_seconds <= kMostChecking * *plain;
     if (!is_checked_fast || !IsWorthReading(candidate, *plain)) candidate.most = 0;
   }
   const int limit = std::min(room, kMostDraftsAStep);
   const int drafts = trust_ < 0 ? 0 : ChooseFastest(drawing, limit, *plain, candidates);
-  if (drafts < room) ChooseTry(drawing, drafts, *plain, candidates);
+  if (drafts > 0) paying_until_ = steps_ + (pipelined_ ? kStepsOfAGuess : 1);
+  if (drafts < limit) ChooseTries(drawing, drafts, limit, *plain, candidates);
 }
 
 int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
@@ -122,21 +144,22 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
   std::make_heap(heap_.begin(), heap_.end());
   order_.clear();
   double tokens = drawing;
-  double fastest = kMargin * drawing / plain_seconds;
+  double fastest = (drawing > 1 ? kMarginOfMany : kMargin) * drawing / plain_seconds;
   size_t chosen = 0;
+  int guessing = 0;
   for (int drafts = 1; drafts <= limit && !heap_.empty(); ++drafts) {
     std::pop_heap(heap_.begin(), heap_.end());
     const Next next = heap_.back();
     heap_.pop_back();
     Candidate& candidate = candidates[next.candidate];
-    // The others go on meanwhile.
-    if (pipelined_ && drawing > 1 && candidate.length == 0) tokens -= 1;
+    if (candidate.length == 0) ++guessing;
     tokens += next.gain;
     order_.push_back(next.candidate);
     ++candidate.length;
     const double seconds = Seconds(drawing, drafts);
-    if (tokens > fastest * seconds) {
-      fastest = tokens / seconds;
+    const double rate = Rate(tokens, drawing, guessing, seconds);
+    if (rate > fastest) {
+      fastest = rate;
       chosen = order_.size();
     }
     if (candidate.length < std::min(candidate.most, candidate.record->most)) {
@@ -152,15 +175,21 @@ int DraftLengths::ChooseFastest(int drawing, int limit, double plain_seconds,
   return static_cast<int>(chosen);
 }
 
-void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
-                             std::span<Candidate> candidates) {
+void DraftLengths::ChooseTries(int drawing, int drafts, int limit, double plain_seconds,
+                               std::span<Candidate> candidates) {
   const double before = drafts > 0 ? Seconds(drawing, drafts) : plain_seconds;
-  double extra = (Seconds(drawing, drafts + 1) - before) / plain_seconds;
-  if (pipelined_ && drawing > 1) extra += 1.0 / drawing;
+  const auto cost = [&](int tries) {
+    const double extra = (Seconds(drawing, drafts + tries) - before) / plain_seconds;
+    if (!pipelined_ || drafts > 0) return extra;
+    // Before the guesses, and after them.
+    const double missed = static_cast<double>(tries) / drawing;
+    return extra + 2 * std::min(missed, waiting_seconds_ / plain_seconds);
+  };
   // Also what seems to cost more than there ever is, since that is known by trying alone.
-  if (tries_ < std::min(extra, kMostTries)) return;
-  Candidate* longest_ago = nullptr;
-  for (Candidate& candidate : candidates) {
+  if (tries_ < std::min(cost(1), kMostTries)) return;
+  order_.clear();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& candidate = candidates[i];
     const DraftRecord& record = *candidate.record;
     if (candidate.length >= std::min(candidate.most, record.most)) continue;
     // One more draft tells if those go on that are right at first. Later it tells now and then
@@ -168,14 +197,28 @@ void DraftLengths::ChooseTry(int drawing, int drafts, double plain_seconds,
     const bool is_unknown =
         candidate.length > 0 &&
         ((candidate.length == 1 && record.counts.next < 1) || tries_ >= kMostTries);
-    if (!is_unknown && (candidate.length > 0 || record.next_try > steps_)) continue;
-    if (longest_ago == nullptr || candidate.record->next_try < longest_ago->record->next_try) {
-      longest_ago = &candidate;
-    }
+    if (is_unknown || (candidate.length == 0 && record.next_try <= steps_)) order_.push_back(i);
   }
-  if (longest_ago == nullptr) return;
-  ++longest_ago->length;
-  longest_ago->record->try_cost = extra;
+  if (order_.empty()) return;
+  std::ranges::stable_sort(order_, {}, [&](size_t i) { return candidates[i].record->next_try; });
+  if (drafts > 0) {
+    ++candidates[order_.front()].length;
+    // What others cost is measured.
+    tries_ -= cost(1);
+    return;
+  }
+  // Several at once cost little more than one, where a step's first draft costs most.
+  double reading = 0;
+  const size_t most = std::min(order_.size(), static_cast<size_t>(limit));
+  for (size_t i = 0; i < most; ++i) {
+    Candidate& candidate = candidates[order_[i]];
+    if (candidate.unread > kLeastReadToMeasure) {
+      reading += candidate.unread * reading_seconds_ / plain_seconds;
+    }
+    const double steps = cost(static_cast<int>(i) + 1) + reading;
+    if (tries_ < (i == 0 ? std::min(steps, kMostTries) : steps)) return;
+    ++candidate.length;
+  }
 }
 
 int DraftLengths::MostRead() const {
@@ -193,13 +236,6 @@ void DraftLengths::OnNothingGuessed(DraftRecord& record) {
 }
 
 void DraftLengths::OnVerified(DraftRecord& record, int drafts, int right) {
-  if (record.try_cost > kMostTries) {
-    // It was to tell whether it costs so much.
-    tries_ -= std::clamp(last_extra_, 0.0, record.try_cost);
-  } else if (right < drafts) {
-    tries_ -= record.try_cost;
-  }
-  record.try_cost = 0;
   record.counts.Add(drafts, right, kSequenceFades);
   all_.Add(drafts, right, kAllFades);
   record.next_try = steps_ + kStepsBetweenTries;
@@ -232,19 +268,27 @@ void DraftLengths::OnStep(const Step& step) {
     return;
   }
   ++steps_;
-  tries_ = std::min(tries_ + kShare, kMostTries);
   reading_seconds_ *= 1 - kReadingFades;
-  costs_.Add(step.drawing + step.drafts, step.seconds);
-  const std::optional<double> plain = costs_.Seconds(step.drawing);
+  waiting_seconds_ *= 1 - kWaitingFades;
+  const bool waited = step.waiting_seconds > 0;
+  // One that waited in vain also began later than one that was planned ahead.
+  if (!waited || step.drafts > 0) costs_.Add(step.drawing + step.drafts, step.seconds);
+  if (!waited && step.drafts == 0) plain_costs_.Add(step.drawing, step.seconds);
+  const std::optional<double> plain = plain_costs_.Seconds(step.drawing);
   if (!plain) return;
   plain_seconds_ = *plain;
   // Plain steps differ from their mean by chance alone.
-  const double extra = step.drafts > 0 ? step.seconds - *plain : 0;
-  const double brought = static_cast<double>(step.right - step.held_back) / step.drawing;
-  const double drafting = step.drafting_seconds / *plain;
-  last_extra_ = extra / *plain + drafting;
-  trust_ += kShare + brought - std::min(extra / *plain, kMostLoss) - drafting;
-  trust_ = std::clamp(trust_, -kMostDebt, kMostTrust);
+  const double extra = step.drafts > 0 || waited ? step.seconds - *plain : 0;
+  if (waited) {
+    const double waiting = step.waiting_seconds + (step.drafts > 0 ? 0 : std::max(extra, 0.0));
+    waiting_seconds_ += kWaitingWeight * (std::min(waiting, *plain) - waiting_seconds_);
+  }
+  const double brought = static_cast<double>(step.right - step.missed) / step.drawing;
+  const double lost = std::min((extra + step.waiting_seconds) / *plain, kMostLoss);
+  const double gained = brought - lost - step.drafting_seconds / *plain;
+  const bool pays = steps_ <= paying_until_;
+  tries_ = std::clamp(tries_ + kTriesShare + (pays ? 0 : gained), -kMostTries, kMostTries);
+  trust_ = std::clamp(trust_ + kTrustShare + (pays ? gained : 0), -kMostDebt, kMostTrust);
 }
 
 }  // namespace orcd

@@ -34,8 +34,6 @@ struct DraftRecord {
   int most = 2;
   // The decode step from which on a guess that is not expected to pay may be tried.
   int64_t next_try = 0;
-  // Steps that the guess is expected to cost if it is wrong and was made as a try; else 0.
-  double try_cost = 0;
   // Mean time in which a guess was checked against the sequence's rule.
   double checking_seconds = 0;
 };
@@ -46,11 +44,17 @@ struct DraftRecord {
 // are those for which (drawing + G) / (c(drawing + D) + d(D)) is greatest, if that exceeds drawing
 // / c(drawing) by a margin; else no tokens are guessed.
 //
-// A sequence whose guesses are not expected to pay gets one of a single draft now and then, and one
-// whose guesses pay a draft more; such tries may cost half a percent of the time of all steps. All
-// that guesses have cost and brought, as it was measured, is added up too: if expectations have
-// misled by some steps' worth, there are tries alone until these, or half a percent of later steps,
-// have made up for it.
+// In a pipeline, where steps are planned while others are in flight, a guess follows a draw that is
+// not known yet, and its own draws are not known when the next step is planned. Then its sequence
+// misses a step, as the others go on, or all of them wait: the backend has nothing to do until the
+// draws are known and a step is planned. The cheaper one is expected, and done.
+//
+// A sequence whose guesses are not expected to pay gets one of a single draft now and then, several
+// of them in one step if that costs little more, and one whose guesses pay gets a draft more; such
+// tries may cost a quarter of a percent of the time of all steps. What guesses have cost and
+// brought, as it was measured, is added up: of tries against that time, and of the others so that
+// if expectations have misled by some steps' worth, there are tries alone until half a percent of
+// later steps has made up for it.
 //
 // One thread. Tells no time, so tests give it made-up durations.
 class DraftLengths {
@@ -73,20 +77,25 @@ class DraftLengths {
     int drafts = 0;
     // Drafts that were right.
     int right = 0;
-    // Sequences that were left out of the step so that tokens could be guessed for them later.
-    int held_back = 0;
-    // Duration of the step, and before it of guessing.
+    // Sequences that guesses kept from the step: they are to be made, or in flight.
+    int missed = 0;
+    // Duration of the step, and before it of guessing; and before that of the wait for the draws
+    // that the guesses follow, with no step in flight.
     double seconds = 0;
     double drafting_seconds = 0;
+    double waiting_seconds = 0;
   };
 
-  // `pipelined` is true if a step may be planned while another is in flight: then a sequence for
-  // which tokens are guessed misses a step.
+  // `pipelined` is true if a step may be planned while another is in flight.
   explicit DraftLengths(bool pipelined);
 
   // Sets the lengths for a step in which `drawing` sequences draw, the candidates included, and
   // that has room for `room` drafts.
   void Choose(int drawing, int room, std::span<Candidate> candidates);
+
+  // True if the next step of the `all` sequences that draw is to wait for the step in flight,
+  // rather than be planned at once without `missed` of them.
+  bool IsWorthWaiting(int all, int missed) const;
 
   // Most tokens that the drafter may read at once, beyond a few: what a few steps take, as measured
   // so far.
@@ -124,11 +133,17 @@ class DraftLengths {
   bool IsWorthReading(const Candidate& candidate, double plain_seconds) const;
   // Seconds of a step with drafts, and of guessing them.
   double Seconds(int drawing, int drafts) const;
+  // Tokens a second of such steps that give `tokens`, with drafts of `guessing` sequences.
+  double Rate(double tokens, int drawing, int guessing, double seconds) const;
   // Sets the lengths for which tokens come fastest; returns the sum of them.
   int ChooseFastest(int drawing, int limit, double plain_seconds, std::span<Candidate> candidates);
-  void ChooseTry(int drawing, int drafts, double plain_seconds, std::span<Candidate> candidates);
+  // Adds drafts that tell more about guesses, as far as tries may cost.
+  void ChooseTries(int drawing, int drafts, int limit, double plain_seconds,
+                   std::span<Candidate> candidates);
 
   const bool pipelined_;
+  // Of steps without drafts, by the sequences that draw; and of all steps, by their tokens.
+  StepCosts plain_costs_;
   StepCosts costs_;
   // Durations of guessing, by the number of drafts.
   StepCosts drafting_;
@@ -138,12 +153,14 @@ class DraftLengths {
   double reading_seconds_ = 0;
   // Duration of a plain step with as many sequences as the last one has.
   double plain_seconds_ = 0;
-  // Plain steps that the last step took beyond one, with guessing.
-  double last_extra_ = 0;
-  // Both in steps: what tries may cost now, and what guesses may.
+  // What all wait for draws.
+  double waiting_seconds_ = 0;
+  // Both in steps: what tries may cost now, and what guesses that are expected to pay may.
   double tries_;
   double trust_;
   int64_t steps_ = 0;
+  // The steps before this one have to do with guesses that are expected to pay.
+  int64_t paying_until_ = 0;
   // Scratch of Choose.
   std::vector<Next> heap_;
   std::vector<size_t> order_;

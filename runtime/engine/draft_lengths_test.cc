@@ -54,14 +54,14 @@ class DraftWorld {
       DraftLengths::Step step;
       step.drawing = sequences;
       int asked = 0;
+      int guessing = 0;
       std::vector<int> drafts(sequences);
       for (int s = 0; s < sequences; ++s) {
         const int length = candidates[s].length;
         unread_[s] = length > 0 ? 0 : unread_[s] + 1;
         EXPECT_TRUE(length >= 0 && length <= kMaxDrafts) << length;
         asked += length;
-        // The others had a step meanwhile.
-        if (length > 0 && pipelined_ && sequences > 1) ++step.held_back;
+        guessing += length > 0 ? 1 : 0;
         drafts[s] = length > 0 && Chance(has_guess_) ? length : 0;
         if (length > 0 && drafts[s] == 0) lengths_.OnNothingGuessed(records_[s]);
         step.drafts += drafts[s];
@@ -69,6 +69,12 @@ class DraftWorld {
       if (asked > 0) {
         step.drafting_seconds = asked * drafting_seconds_;
         lengths_.OnDrafted(asked, sequences, step.drafting_seconds);
+      }
+      // All wait, or the others had a step meanwhile.
+      if (pipelined_ && lengths_.IsWorthWaiting(sequences, guessing)) {
+        step.waiting_seconds = waiting_seconds_;
+      } else if (pipelined_) {
+        step.missed = guessing;
       }
       drafts_ += step.drafts;
       std::vector<int> right(sequences);
@@ -83,8 +89,8 @@ class DraftWorld {
       for (int s = 0; s < sequences; ++s) {
         if (drafts[s] > 0) lengths_.OnVerified(records_[s], drafts[s], right[s]);
       }
-      time += step.seconds + step.drafting_seconds;
-      tokens += sequences + step.right - step.held_back;
+      time += step.seconds + step.drafting_seconds + step.waiting_seconds;
+      tokens += sequences + step.right - step.missed;
     }
     return static_cast<double>(tokens) / time * seconds_(sequences) / sequences;
   }
@@ -92,6 +98,8 @@ class DraftWorld {
   // Share of the asked guesses that the drafter has, and what each draft takes it.
   double has_guess_ = 1;
   double drafting_seconds_ = 0;
+  // In a pipeline, what it takes until a step begins that waits for draws.
+  double waiting_seconds_ = 0;
   // Steps take up to this share more or less.
   double noise_ = 0;
   int64_t drafts_ = 0;
@@ -280,11 +288,95 @@ TEST(DraftLengthsTest, ADrafterThatMostlyHasNoGuessIsAskedAllTheSame) {
   EXPECT_GT(world.Run({.first = 0.95, .next = 0.98}, 3000), 1.5);
 }
 
-// With a step in flight, a sequence misses one for each guess, while the others go on.
-TEST(DraftLengthsTest, InAPipelineAGuessMustBringMoreThanItsStep) {
-  DraftWorld world(8, LinearSteps(0.01), /*pipelined=*/true);
-  world.Run({.first = 0.6, .next = 0}, 1000);
-  EXPECT_LT(world.drafts_, 8 * 1000 / 20) << "0.6 tokens do not make up for a step";
+// With a step in flight, a sequence misses one for each guess, or all wait for the draws.
+TEST(DraftLengthsTest, InAPipelineAGuessMustBringMoreThanTheWaitOrTheStep) {
+  for (const double waiting : {0.0, 0.0006}) {
+    DraftWorld world(8, LinearSteps(0.01), /*pipelined=*/true);
+    world.waiting_seconds_ = waiting;
+    const double speed = world.Run({.first = 0.6, .next = 0}, 1000);
+    if (waiting > 0) {
+      EXPECT_LT(world.drafts_, 8 * 1000 / 20) << "0.6 tokens do not make up for either";
+      EXPECT_GT(speed, 0.985);
+    } else {
+      EXPECT_GT(speed, 1.3);
+    }
+  }
+}
+
+TEST(DraftLengthsTest, AllWaitIfThatTakesLessThanTheOthersStep) {
+  DraftLengths lengths(/*pipelined=*/true);
+  EXPECT_FALSE(lengths.IsWorthWaiting(8, 4)) << "nothing is known of steps";
+  // Half as many sequences take almost as long.
+  lengths.OnStep({.drawing = 8, .seconds = 0.001});
+  lengths.OnStep({.drawing = 4, .seconds = 0.0009});
+  EXPECT_FALSE(lengths.IsWorthWaiting(8, 0)) << "nobody misses the step";
+  EXPECT_TRUE(lengths.IsWorthWaiting(8, 1));
+  EXPECT_TRUE(lengths.IsWorthWaiting(8, 8));
+  for (int i = 0; i < 100; ++i) {
+    lengths.OnStep({.drawing = 8, .drafts = 8, .seconds = 0.001, .waiting_seconds = 0.0003});
+  }
+  EXPECT_FALSE(lengths.IsWorthWaiting(8, 1)) << "less than a step is lost without it";
+  EXPECT_TRUE(lengths.IsWorthWaiting(8, 4));
+  // Steps whose time goes with the number of sequences: the others lose nothing.
+  DraftLengths large(/*pipelined=*/true);
+  large.OnStep({.drawing = 256, .seconds = 0.008});
+  large.OnStep({.drawing = 128, .seconds = 0.004});
+  large.OnStep({.drawing = 256, .drafts = 1, .seconds = 0.008, .waiting_seconds = 0.0001});
+  EXPECT_FALSE(large.IsWorthWaiting(256, 128));
+}
+
+// Where the first draft costs most of what many cost, the tries of a step cost little more than
+// one.
+TEST(DraftLengthsTest, SeveralAreTriedAtOnceIfThatCostsLittleMore) {
+  for (const bool first_costs_most : {false, true}) {
+    DraftLengths lengths(/*pipelined=*/false);
+    lengths.OnStep({.drafts = 80, .seconds = first_costs_most ? 0.0014 : 0.03});
+    lengths.OnStep({.drawing = 16, .seconds = 0.001});
+    // Text that could not be guessed.
+    DraftRecord other;
+    for (int i = 0; i < 200; ++i) lengths.OnVerified(other, 1, 0);
+    std::vector<DraftRecord> records(16);
+    std::vector<DraftLengths::Candidate> candidates;
+    for (DraftRecord& record : records) {
+      candidates.push_back({.record = &record, .most = 16, .unread = 1, .left = 100});
+    }
+    lengths.Choose(16, 64, candidates);
+    int tried = 0;
+    for (const DraftLengths::Candidate& candidate : candidates) {
+      EXPECT_LE(candidate.length, 1);
+      tried += candidate.length;
+    }
+    EXPECT_EQ(tried, first_costs_most ? 16 : 2);
+  }
+}
+
+// Guesses that are right may still not pay.
+TEST(DraftLengthsTest, TriesThatAreRightCostNoMoreThanOthers) {
+  DraftWorld world(64, [](int tokens) { return tokens <= 64 ? 0.001 : 0.004; });
+  EXPECT_GT(world.Run({.first = 1, .next = 1}, 2000), 0.985);
+}
+
+// Steps with drafts may take longer than plain ones of as many tokens.
+TEST(DraftLengthsTest, PlainStepsAreMeasuredApart) {
+  DraftLengths lengths(/*pipelined=*/false);
+  lengths.OnStep({.drawing = 8, .seconds = 0.001});
+  lengths.OnStep({.drawing = 4, .seconds = 0.0009});
+  DraftRecord other;
+  for (int i = 0; i < 50; ++i) {
+    lengths.OnStep({.drawing = 4, .drafts = 4, .right = 2, .seconds = 0.0015});
+    lengths.OnStep({.drawing = 8, .drafts = 8, .right = 4, .seconds = 0.0016});
+    lengths.OnVerified(other, 1, i % 2);
+  }
+  // A try is over.
+  lengths.OnStep({.drawing = 8, .drafts = 1, .seconds = 0.0016});
+  std::vector<DraftRecord> records(8);
+  std::vector<DraftLengths::Candidate> candidates;
+  for (DraftRecord& record : records) {
+    candidates.push_back({.record = &record, .most = 16, .unread = 1, .left = 100});
+  }
+  // Four right ones of eight do not make up for a step that takes 1.6 times as long.
+  lengths.Choose(8, 64, candidates);
+  for (const DraftLengths::Candidate& candidate : candidates) EXPECT_EQ(candidate.length, 0);
 }
 
 // A guess must be long to pay if the second token costs most of a step, and more of them little.

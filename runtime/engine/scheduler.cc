@@ -233,7 +233,7 @@ bool Scheduler::Plan(absl::Time now, StepBatch& batch) {
     InFlight step;
     step.planned = now;
     SelectRunning();
-    PlanGuesses(step);
+    if (!PlanGuesses(step)) return false;
     PlanDecodes(batch, step);
     PlanPrompts(batch, step);
     if (!batch.seqs.empty()) {
@@ -646,9 +646,10 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
   draft_lengths_.OnStep({.drawing = step.drawing,
                          .drafts = step.drafts,
                          .right = right,
-                         .held_back = step.held_back,
+                         .missed = step.missed,
                          .seconds = std::max(absl::ToDoubleSeconds(duration) - predicting, 0.0),
-                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting) + predicting});
+                         .drafting_seconds = absl::ToDoubleSeconds(step.drafting) + predicting,
+                         .waiting_seconds = absl::ToDoubleSeconds(step.waiting)});
 }
 
 void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {

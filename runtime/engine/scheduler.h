@@ -109,7 +109,7 @@ struct SchedulerCounts {
 // of each sequence, for which this step's draws show at once how many are right. Guesses take
 // blocks that are free, and leave nothing behind if they are wrong; the tokens are the same as
 // without. DraftLengths decides how many pay. A sequence whose draw is in flight waits for it
-// before tokens are guessed.
+// before tokens are guessed, and so do all others where that takes less time.
 //
 // If the model has recurrent layers, a prefix is shared only up to a checkpoint of their state
 // (scheduler_checkpoints.cc). Positions after the checkpoint are run again, into blocks of the
@@ -212,10 +212,12 @@ class Scheduler {
     int drafts = 0;
     int predictions = 0;
     int drawing = 0;
-    // Sequences that are left out since they wait for their draws (Sequence::held_back).
-    int held_back = 0;
-    // Time of guessing.
+    // Sequences that are left out since guesses of theirs are in flight, or wait for draws
+    // (Sequence::held_back).
+    int missed = 0;
+    // Time of guessing; and before that of waiting for draws, with no step in flight.
     absl::Duration drafting;
+    absl::Duration waiting;
     // Tokens of prompts and of the output that requests resume.
     int prompt_tokens = 0;
   };
@@ -283,7 +285,8 @@ class Scheduler {
   // are blocks of both kinds; returns that number.
   int TakeStepBlocks(Sequence& sequence, int count);
   // Guesses tokens for the sequences that the next step advances by one token, where that pays.
-  void PlanGuesses(InFlight& step);
+  // False if the step is to wait for the one in flight, so that tokens can be guessed for more.
+  bool PlanGuesses(InFlight& step);
   // Most tokens that may be guessed for the sequence.
   int MostDrafts(const Sequence& sequence) const;
   // Asks the drafter for the guesses that candidates_ say.
@@ -419,6 +422,8 @@ class Scheduler {
   // The time passed to the last call.
   absl::Time now_ = absl::InfinitePast();
   absl::Time last_commit_ = absl::InfinitePast();
+  // True if the next step waits for the one in flight, so that tokens can be guessed for more.
+  bool waits_ = false;
   // The first sequence in the queue did not fit while `unfit_free_` blocks and
   // `unfit_window_free_` window blocks were free and block `unfit_missing_`, the first that it
   // could not share, was not cached (nullopt: all were), and `unfit_checkpoints_` checkpoints had

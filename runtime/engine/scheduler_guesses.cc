@@ -26,7 +26,8 @@ int Scheduler::MostDrafts(const Sequence& sequence) const {
   return std::clamp(left - 1, 0, backend_.max_drafts);
 }
 
-void Scheduler::PlanGuesses(InFlight& step) {
+bool Scheduler::PlanGuesses(InFlight& step) {
+  const bool waited = std::exchange(waits_, false);
   candidates_.clear();
   guessing_.clear();
   int drawing = 0;
@@ -50,7 +51,15 @@ void Scheduler::PlanGuesses(InFlight& step) {
   int room = backend_.max_step_tokens - drawing;
   if (backend_.max_step_drafts > 0) room = std::min(room, backend_.max_step_drafts);
   // Each draft would take the place of a prompt's token, which is certain to be of use.
-  if (candidates_.empty() || has_prompts || room <= 0) return;
+  if (drafter_ == nullptr || has_prompts || room <= 0) return true;
+  step.missed = static_cast<int>(std::ranges::count_if(running_, [](const auto& sequence) {
+    return sequence->drafts_in_flight > 0 && !sequence->finished;
+  }));
+  const int all = drawing + step.missed;
+  const auto waits = [&] {
+    return !in_flight_.empty() && draft_lengths_.IsWorthWaiting(all, step.missed);
+  };
+  if ((waits_ = waits())) return false;
   if (options_.fixed_drafts == 0) {
     draft_lengths_.Choose(drawing, room, candidates_);
   } else {
@@ -59,8 +68,16 @@ void Scheduler::PlanGuesses(InFlight& step) {
       room -= candidate.length;
     }
   }
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const Sequence& sequence = *guessing_[i];
+    if (candidates_[i].length == 0 || sequence.samples_in_flight == 0) continue;
+    if (!Predicts() || sequence.predicts_in_flight) ++step.missed;
+  }
+  if ((waits_ = waits())) return false;
+  if (waited) step.waiting = Clock() - last_commit_;
   AskDrafter(step);
   if (Predicts()) TakePredictionBlocks();
+  return true;
 }
 
 void Scheduler::AskDrafter(InFlight& step) {
@@ -76,7 +93,6 @@ void Scheduler::AskDrafter(InFlight& step) {
     if (Predicts() && !AskPredictions(sequence, candidate)) continue;
     if (sequence.samples_in_flight > 0) {
       sequence.held_back = true;
-      ++step.held_back;
       continue;
     }
     // A long text is read in several steps, so that it does not hold the others up.
