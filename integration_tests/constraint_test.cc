@@ -78,6 +78,20 @@ class SchemaTest : public ConstraintTest {
   }
 };
 
+// Requests in whose output a text comes wherever a rule allows it.
+class LikelyTextTest : public SchemaTest {
+ protected:
+  // `likely` is one token.
+  v1::GenerateRequest Likely(const std::string& likely, uint64_t seed) {
+    v1::TokenizeRequest tokenize;
+    tokenize.mutable_text()->set_text(likely);
+    v1::GenerateRequest request = Schema(TextRequest("Say it.", 60), seed);
+    request.clear_constraint();
+    (*request.mutable_sampling()->mutable_logit_bias())[client().Tokens(tokenize).at(0)] = 1000;
+    return request;
+  }
+};
+
 // The only output that a request asks for, of many tokens.
 constexpr char kSentence[] = "The quick brown fox jumps over the lazy dog, twice.";
 
@@ -127,6 +141,49 @@ TEST_F(SchemaTest, TheOutputIsADocumentWithItsPropertiesInOrder) {
     EXPECT_EQ(generation.reason(), v1::FINISH_REASON_EOG);
     EXPECT_TRUE(FulfilsSchema(generation.text));
   }
+}
+
+TEST_F(LikelyTextTest, ATriggerBeginsATagAndItsEndFreeText) {
+  ASSERT_NO_FATAL_FAILURE(StartConstrained());
+  if (IsSkipped()) return;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    v1::GenerateRequest request = Likely("Z", seed);
+    v1::StructuralTags& tags = *request.mutable_constraint()->mutable_structural_tags();
+    tags.add_triggers("Z");
+    v1::StructuralTag& tag = *tags.add_tags();
+    tag.set_begin("Z");
+    tag.set_json_schema(R"({"enum": ["a", "b"]})");
+    tag.set_end("Q");
+    const Generation generation = client().Generate(request);
+    ASSERT_TRUE(IsComplete(generation)) << generation.error;
+    EXPECT_EQ(generation.reason(), v1::FINISH_REASON_MAX_TOKENS);
+    EXPECT_THAT(generation.text, MatchesRegex("(Z\"[ab]\"Q)+(Z(\"([ab]\"?)?)?)?"));
+  }
+}
+
+TEST_F(LikelyTextTest, ARuleStartsAfterAText) {
+  ASSERT_NO_FATAL_FAILURE(StartConstrained());
+  if (IsSkipped()) return;
+  v1::GenerateRequest request = Likely("Z", 1);
+  request.mutable_constraint()->set_regex("[0-9]{4}");
+  request.mutable_constraint()->set_after_string("Z");
+  const Generation generation = client().Generate(request);
+  ASSERT_TRUE(IsComplete(generation)) << generation.error;
+  EXPECT_EQ(generation.reason(), v1::FINISH_REASON_EOG);
+  EXPECT_THAT(generation.text, MatchesRegex("Z[0-9]{4}"));
+}
+
+TEST_F(LikelyTextTest, AnyObjectIsOne) {
+  ASSERT_NO_FATAL_FAILURE(StartConstrained());
+  if (IsSkipped()) return;
+  v1::GenerateRequest request = Likely("}", 1);
+  request.mutable_constraint()->set_json_object(true);
+  const Generation generation = client().Generate(request);
+  ASSERT_TRUE(IsComplete(generation)) << generation.error;
+  EXPECT_EQ(generation.reason(), v1::FINISH_REASON_EOG);
+  EXPECT_TRUE(
+      nlohmann::json::parse(generation.text, nullptr, /*allow_exceptions=*/false).is_object())
+      << generation.text;
 }
 
 TEST_F(ConstraintTest, TokensWithoutAChoiceAreForcedAndCounted) {
@@ -250,6 +307,20 @@ TEST_F(SchemaTest, SamplesKeepTheRuleEachByItself) {
     alone.mutable_sampling()->set_seed(7 + i);
     EXPECT_EQ(client().Generate(alone).text, texts[i]);
   }
+}
+
+TEST_F(ConstraintTest, ARulesMemoryIsTheConfigurations) {
+  ASSERT_NO_FATAL_FAILURE(StartConstrained({"--constraint-rule-memory", "1MiB"}));
+  if (IsSkipped()) return;
+  EXPECT_TRUE(IsComplete(client().Generate(Choice({"yes"}))));
+  // Each byte is a state of the lexer.
+  v1::GenerateRequest request = TextRequest("Say it.", 5);
+  request.mutable_constraint()->set_json_schema(
+      absl::StrCat(R"({"const": ")", std::string(60'000, 'x'), "\"}"));
+  const Generation refused = client().Generate(request);
+  EXPECT_TRUE(IsError(refused.error, StatusCode::INVALID_ARGUMENT, "CONSTRAINT_TOO_LARGE",
+                      "constraint.json_schema"));
+  EXPECT_THAT(refused.error.message, HasSubstr("more than 1 MiB of memory"));
 }
 
 TEST_F(ConstraintTest, TheLimitsAreTheConfigurations) {
