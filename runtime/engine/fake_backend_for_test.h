@@ -28,6 +28,8 @@ class FakeBackend : public Backend {
   // Returns the token after `context` under `seed`, one that `mask` allows; without a mask the end
   // token comes up once in `kEogEvery` draws.
   static constexpr int kEogEvery = 40;
+  // In place of tokens whose keys were not finite.
+  static constexpr int32_t kPoisoned = -96;
   static int32_t NextToken(const std::vector<int32_t>& context, uint64_t seed, int vocab,
                            const TokenMask& mask, int32_t eog) {
     uint64_t hash = seed * 0x9E3779B97F4A7C15 + context.size();
@@ -109,9 +111,9 @@ class FakeBackend : public Backend {
         Kv(seq, after_tokens + static_cast<int>(i)) = seq.drafts[i];
       }
       if (poisons && poisons(seq)) {
-        // Like the GPU backend: zeros are stored, and the slot remembers.
+        // As a backend that stores zeros; and the slot remembers.
         slot.finite = false;
-        for (int i = 0; i < RowsOf(seq); ++i) Kv(seq, seq.start_position + i) = 0;
+        for (int i = 0; i < RowsOf(seq); ++i) Kv(seq, seq.start_position + i) = kPoisoned;
       }
       if (info_.window_blocks > 0) RunWindow(seq);
       step.starts[seq.slot] = seq.start_position;
@@ -278,7 +280,8 @@ class FakeBackend : public Backend {
 
   SampledToken Draw(Slot& slot, const std::vector<int32_t>& context, const TokenMask& mask) {
     // A sequence that starts again in its slot may still have keys that were not finite.
-    if (slot.has_penalties && slot.finite && slot.state.finite) {
+    const bool is_poisoned = std::ranges::find(context, kPoisoned) != context.end();
+    if (slot.has_penalties && slot.finite && slot.state.finite && !is_poisoned) {
       EXPECT_EQ(slot.counted, context);
     }
     EXPECT_TRUE(mask.AllowsAny(vocab_));
@@ -310,14 +313,19 @@ class FakeBackend : public Backend {
       ++states_restored;
     }
     for (const StepSequence& seq : batch.seqs) {
-      if (seq.save_state < 0) continue;
-      EXPECT_LT(seq.save_state, info_.state_cells);
-      EXPECT_TRUE(step.cells.insert(seq.save_state).second)
-          << "cell " << seq.save_state << " twice";
-      for (const Step& other : in_flight_) {
-        EXPECT_FALSE(other.cells.contains(seq.save_state)) << "cell " << seq.save_state;
+      EXPECT_LE(seq.save_states.size(), size_t{kMaxStateSaves});
+      int32_t before = 0;
+      for (const StateSave& save : seq.save_states) {
+        EXPECT_GT(save.tokens, before);
+        EXPECT_LE(save.tokens, std::ssize(seq.tokens));
+        before = save.tokens;
+        EXPECT_LT(save.cell, info_.state_cells);
+        EXPECT_TRUE(step.cells.insert(save.cell).second) << "cell " << save.cell << " twice";
+        for (const Step& other : in_flight_) {
+          EXPECT_FALSE(other.cells.contains(save.cell)) << "cell " << save.cell;
+        }
+        ++states_saved;
       }
-      ++states_saved;
     }
   }
 
@@ -325,7 +333,7 @@ class FakeBackend : public Backend {
   State BeginState(const StepSequence& seq) {
     if (!info_.recurrent) {
       EXPECT_EQ(seq.restore_state, -1);
-      EXPECT_EQ(seq.save_state, -1);
+      EXPECT_TRUE(seq.save_states.empty());
       return {};
     }
     State state = slots_[seq.slot].state;
