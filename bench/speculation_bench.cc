@@ -1,7 +1,8 @@
 // Measures what guessed tokens gain: the same requests with guesses and without, in alternating
 // turns on one engine, and the share of guesses that were right. Run it at the root of the tree.
 //
-//   speculation_bench MODEL [--draft ngram|mtp|FILE] [--text rewrite,quote,free] [--tokens N]
+//   speculation_bench MODEL [--draft ngram|mtp|FILE] [--text rewrite,quote,free,records]
+//                     [--tokens N]
 //                     [--streams N,N] [--turns N] [--temperature T] [--backend cpu|cuda]
 //   speculation_bench MODEL --stand-in …
 //   speculation_bench MODEL --draft scripted [--acceptance P,P] [--prompt N] …
@@ -9,6 +10,8 @@
 //
 // The rate of a turn counts from the first token of any stream to the last of all. Its prompts are
 // in the prefix cache. A turn that draws other tokens than the first one is an error.
+//
+// The text `records` is a JSON document, and a schema is the requests' constraint.
 //
 // With --stand-in the model may be one of random weights: what n-grams guess is looked up in the
 // answer that the text asks for, which a good model would give, and is right for the model's own
@@ -42,6 +45,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "bench/constraint_use.h"
 #include "bench/prediction_costs.h"
 #include "bench/scripted_drafter.h"
 #include "bench/settled_stats.h"
@@ -50,6 +54,7 @@
 #endif
 #include "runtime/base/error.h"
 #include "runtime/base/load_observer.h"
+#include "runtime/constraint/constraint_compiler.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/cpu_reference.h"
 #include "runtime/cpu/host_info.h"
@@ -63,6 +68,11 @@ namespace {
 constexpr char kProgram[] = "tools/fetch-model";
 constexpr char kDocument[] = "docs/transport.md";
 constexpr int kProgramLines = 200;
+constexpr int kRecords = 100;
+constexpr char kRecordsSchema[] = R"({"type": "array", "minItems": 100, "items": {
+  "type": "object", "properties": {
+    "name": {"type": "string"}, "port": {"type": "integer"}, "team": {"type": "string"}},
+  "required": ["name", "port", "team"], "additionalProperties": false}})";
 
 struct Options {
   std::string model;
@@ -76,7 +86,7 @@ struct Options {
   int turns = 5;
   bool stand_in = false;
   bool costs = false;
-  // Of the scripted drafter, and the second of costs.
+  // The first is for the scripted drafter alone, the second for costs too.
   std::vector<double> acceptances = {0.5, 0.7, 0.9};
   int prompt = 128;
   float temperature = 0;
@@ -109,7 +119,7 @@ absl::StatusOr<std::string> MakeAnswer(const std::string& text) {
     }
     return quoted;
   }
-  return absl::InvalidArgumentError("nothing can stand in for a story");
+  return absl::InvalidArgumentError(absl::StrCat("nothing can stand in for the text ", text));
 }
 
 absl::StatusOr<std::string> MakeMessage(const std::string& text) {
@@ -126,6 +136,17 @@ absl::StatusOr<std::string> MakeMessage(const std::string& text) {
         "Quote, word for word, every sentence of this document that has a number "
         "in it.\n\n",
         document);
+  }
+  if (text == "records") {
+    std::string table;
+    for (int i = 0; i < kRecords; ++i) {
+      absl::StrAppend(&table, "service-", i * 37 % kRecords, " | ", 8000 + i * 7, " | team-", i % 9,
+                      "\n");
+    }
+    return absl::StrCat(
+        "Print each line of this table as a JSON object with the keys name, port and team, all in "
+        "one array.\n\n",
+        table);
   }
   return std::string("Write a long story about a lighthouse keeper who finds a letter.");
 }
@@ -168,6 +189,8 @@ struct Work {
   float temperature = 0;
   // True if streams go on beyond the token that ends a text.
   bool ignore_end = false;
+  // Null: there is no rule.
+  std::shared_ptr<PendingConstraint> constraint = nullptr;
 
   int streams() const { return static_cast<int>(prompts.size()); }
 };
@@ -251,6 +274,7 @@ absl::StatusOr<Turn> RunTurn(Engine& engine, const Work& work, const std::string
     request.stop.max_tokens = work.tokens;
     request.stop.ignore_eog = work.ignore_end;
     request.speculate = speculate;
+    request.constraint = work.constraint;
     request.sink = std::make_shared<TallySink>(tally, static_cast<size_t>(i));
     request.arrival = absl::Now();
     ORCD_RETURN_IF_ERROR(engine.Submit(std::move(request)));
@@ -315,10 +339,19 @@ std::string TitleOf(const std::string& text, const Work& work, const Turn& first
 absl::Status MeasureTexts(Engine& engine, const Options& options) {
   for (const std::string& text : options.texts) {
     ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, MakePrompt(engine.model(), text));
+    std::unique_ptr<ConstraintCompiler> compiler;
+    std::shared_ptr<PendingConstraint> constraint;
+    if (text == "records") {
+      ORCD_ASSIGN_OR_RETURN(compiler,
+                            ConstraintCompiler::Create(engine.model().tokenizer(), {}, nullptr));
+      ORCD_ASSIGN_OR_RETURN(
+          constraint, CompileNow(*compiler, {.rule = JsonSchemaRule{kRecordsSchema}, .start = {}}));
+    }
     for (const int streams : options.streams) {
       const Work work = {.prompts = std::vector(static_cast<size_t>(streams), prompt),
                          .tokens = options.tokens,
-                         .temperature = options.temperature};
+                         .temperature = options.temperature,
+                         .constraint = constraint};
       // Fills the prefix cache.
       const std::string name = absl::StrCat(text, " ", streams, " first");
       ORCD_ASSIGN_OR_RETURN(const Turn first, RunTurn(engine, work, name, false));
@@ -535,8 +568,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--text", options.texts,
                  "rewrite: a program with one name changed; quote: sentences of a document; free: "
-                 "a story")
-      ->check(CLI::IsMember({"rewrite", "quote", "free"}))
+                 "a story; records: a table as JSON of a schema")
+      ->check(CLI::IsMember({"rewrite", "quote", "free", "records"}))
       ->delimiter(',')
       ->capture_default_str();
   app.add_flag(
