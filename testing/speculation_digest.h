@@ -123,6 +123,9 @@ class SpeculationDigest {
                     std::shared_ptr<const Model> model = NanoModel())
       : make_(std::move(make)), requests_(requests), crowd_(crowd), model_(std::move(model)) {}
 
+  // The requests are those from this number on, so that several processes share many of them.
+  void BeginAt(int first) { first_ = first; }
+
   void Check() {
     RunAlone();
     if (::testing::Test::HasFailure()) return;
@@ -326,7 +329,7 @@ class SpeculationDigest {
     crowd_kv_bytes_ = CrowdBlocks() * static_cast<int64_t>(info.kv_bytes) / info.kv_blocks;
     for (int i = 0; i < requests_; ++i) {
       std::vector<GenerationRequest> one;
-      one.push_back(MakeRequest(i));
+      one.push_back(MakeRequest(first_ + i));
       const GenerationRequest request = one.front();
       const auto sinks = RunAll(*engine, std::move(one));
       if (sinks.size() != 1) return;
@@ -346,7 +349,7 @@ class SpeculationDigest {
     const auto engine = Start(crowd_, crowd_kv_bytes_, fixed_drafts, std::move(drafter));
     if (engine == nullptr) return {};
     std::vector<GenerationRequest> requests;
-    for (int i = 0; i < requests_; ++i) requests.push_back(MakeRequest(i));
+    for (int i = 0; i < requests_; ++i) requests.push_back(MakeRequest(first_ + i));
     const auto sinks = RunAll(*engine, std::move(requests));
     EXPECT_EQ(sinks.size(), static_cast<size_t>(requests_));
     for (size_t i = 0; i < sinks.size(); ++i) {
@@ -368,6 +371,7 @@ class SpeculationDigest {
 
   const BackendFactory make_;
   const int requests_;
+  int first_ = 0;
   const int crowd_;
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<KnownTexts> texts_ = std::make_shared<KnownTexts>();
