@@ -86,7 +86,8 @@ TEST_F(SmallGpuTest, ALoadKeepsToWhatIsLeft) {
     EXPECT_GT(after_load, 0u);
     const std::vector<int32_t> blocks = BlockRange(0, info.kv_blocks);
     const int prompt = std::min(info.max_step_tokens, (info.kv_blocks - 4) * info.block_tokens);
-    StepSequence seq = StartSequence(0, TestTokens(prompt, 1), blocks);
+    const std::vector<int32_t> tokens = TestTokens(prompt, 1);
+    StepSequence seq = StartSequence(0, tokens, blocks);
     seq.sample = true;
     ASSERT_EQ(SamplesOf(RunStep(backend, {seq})).size(), 1u);
     for (int step = 0; step < 32; ++step) {

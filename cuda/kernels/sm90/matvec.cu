@@ -45,8 +45,8 @@ constexpr auto& kSets =
             FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
             FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
             FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
-            matvec::kIq4XsM, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4), matvec::kIq3M,
-            FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
+            matvec::kIq4XsM, matvec::kDeltaInputs, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4),
+            matvec::kIq3M, FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
             FormatBit(TileFormat::kIQ2_XS), FormatBit(TileFormat::kIQ2_XXS), matvec::kAllFormats>;
 
 // Returns the first set that contains all of `formats`.
@@ -55,11 +55,13 @@ const FormatSet& SetOf(uint32_t formats) {
                        [&](const FormatSet& set) { return (formats & ~set.formats) == 0; });
 }
 
-// Returns the kernel for the whole model's formats, unless that is the kernel for any format.
+// Returns the kernel for the whole model's formats, unless those are so many that one for the
+// product's alone is faster.
 Kernel FindKernel(uint32_t formats, uint32_t model_formats, bool one_token) {
   const FormatSet& of_model = SetOf(formats | model_formats);
-  const bool any = of_model.formats == matvec::kAllFormats;
-  return (any ? SetOf(formats) : of_model).kernel(one_token);
+  constexpr int kFewFormats = 4;
+  const bool few = std::popcount(of_model.formats) <= kFewFormats;
+  return (few ? of_model : SetOf(formats)).kernel(one_token);
 }
 
 // Sets the bytes of a stage of the rings, and returns the most stages that a ring can use.
