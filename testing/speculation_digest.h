@@ -202,10 +202,9 @@ class SpeculationDigest {
 
   int vocab() const { return model_->spec().vocab; }
 
-  // True if the backend computes the model's own block.
-  bool Predicts() const {
-    const auto backend = MakeBackend(1, int64_t{8} << 20, /*predict=*/true);
-    return backend != nullptr && backend->info().max_predictions > 0;
+  // Bytes of the crowd's KV cache, of a backend like this one.
+  int64_t CrowdKvBytes(const BackendInfo& info) const {
+    return CrowdBlocks() * static_cast<int64_t>(info.kv_bytes) / info.kv_blocks;
   }
 
   std::unique_ptr<Backend> MakeBackend(int max_seqs, int64_t kv_bytes, bool predict = false) const {
@@ -323,10 +322,13 @@ class SpeculationDigest {
     const auto engine = Start(1, int64_t{8} << 20, 0, nullptr);
     if (engine == nullptr) return;
     const BackendInfo& info = engine->backend_info();
-    predicts_ = Predicts();
     prompt_logprobs_ = info.prompt_logprobs;
     cell_bytes_ = static_cast<int64_t>(info.state_cell_bytes);
-    crowd_kv_bytes_ = CrowdBlocks() * static_cast<int64_t>(info.kv_bytes) / info.kv_blocks;
+    crowd_kv_bytes_ = CrowdKvBytes(info);
+    const auto predicting = MakeBackend(1, int64_t{8} << 20, /*predict=*/true);
+    if (predicting == nullptr) return;
+    predicts_ = predicting->info().max_predictions > 0;
+    predicting_kv_bytes_ = CrowdKvBytes(predicting->info());
     for (int i = 0; i < requests_; ++i) {
       std::vector<GenerationRequest> one;
       one.push_back(MakeRequest(first_ + i));
@@ -346,7 +348,9 @@ class SpeculationDigest {
 
   // Runs all requests with a drafter, in a crowd, and compares.
   Rest ExpectSame(const std::string& name, std::unique_ptr<Drafter> drafter, int fixed_drafts) {
-    const auto engine = Start(crowd_, crowd_kv_bytes_, fixed_drafts, std::move(drafter));
+    const bool predicts = drafter != nullptr && drafter->TakesPredictions();
+    const int64_t kv_bytes = predicts ? predicting_kv_bytes_ : crowd_kv_bytes_;
+    const auto engine = Start(crowd_, kv_bytes, fixed_drafts, std::move(drafter));
     if (engine == nullptr) return {};
     std::vector<GenerationRequest> requests;
     for (int i = 0; i < requests_; ++i) requests.push_back(MakeRequest(first_ + i));
@@ -380,7 +384,9 @@ class SpeculationDigest {
   int64_t state_cache_bytes_ = 0;
   int64_t cell_bytes_ = 0;
   bool prompt_logprobs_ = false;
+  // With a block of the model's own, which takes room in the KV cache.
   bool predicts_ = false;
+  int64_t predicting_kv_bytes_ = 0;
 };
 
 }  // namespace orcd
