@@ -31,6 +31,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--layers", options.layers, "Layers, in place of the size's")
       ->check(CLI::PositiveNumber);
+  app.add_option("--predict-layers", options.predict_layers,
+                 "Layers after those that predict further tokens, in place of the size's")
+      ->check(CLI::NonNegativeNumber);
   app.add_option(
          "--window", options.window,
          "Positions that the layers with a window attend to, in place of the architecture's; "

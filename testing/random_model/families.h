@@ -47,6 +47,8 @@ struct Family {
   // The router of a shared expert's gate; a bias of the choice of experts.
   bool shared_router = false;
   bool selection_bias = false;
+  // True if files may hold layers that predict further tokens.
+  bool predicts = false;
   // Biases of the attention's output, the router and the experts, and attention sinks.
   bool gpt_oss_vectors = false;
   // If not null, sets the keys that not all architectures have.

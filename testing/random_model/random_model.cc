@@ -463,6 +463,12 @@ absl::StatusOr<std::string> WriteRandomModel(const RandomModelOptions& options,
   ORCD_ASSIGN_OR_RETURN(RandomModelShape shape, GetShape(options));
   ORCD_ASSIGN_OR_RETURN(const FileType* const file_type, GetFileType(options));
   shape.layers = options.layers.value_or(shape.layers);
+  shape.predict_layers = options.predict_layers.value_or(shape.predict_layers);
+  if (shape.predict_layers > 0 && !FamilyOf(shape.architecture).predicts) {
+    return InvalidField("predict_layers",
+                        absl::StrFormat("is %d; files of %s hold no layers that predict",
+                                        shape.predict_layers, options.architecture));
+  }
   shape.tied = options.tied.value_or(shape.tied);
   shape.context = static_cast<int>(options.context_length.value_or(shape.context));
   shape.window = options.window.value_or(shape.window);

@@ -34,6 +34,8 @@ struct RandomModelOptions {
 
   // If set, these replace the values of the size or of the vocabulary.
   std::optional<int> layers = {};
+  // For architectures whose files may hold layers that predict further tokens.
+  std::optional<int> predict_layers = {};
   std::optional<bool> tied = {};
   std::optional<uint32_t> context_length = {};
   // For architectures whose layers have windows; as many as the context: no layer has one.

@@ -287,6 +287,18 @@ TEST(RandomModelTest, LayersThatPredictFurtherTokensHaveAttention) {
   }
 }
 
+TEST(RandomModelTest, ThereMayBeOtherNumbersOfLayersThatPredict) {
+  const auto none = WriteAndOpen({.architecture = "qwen35", .predict_layers = 0}, "none.gguf");
+  EXPECT_EQ(none->Find("qwen35.nextn_predict_layers"), nullptr);
+  EXPECT_EQ(none->FindTensor("blk.3.attn_q.weight"), nullptr);
+  const auto one = WriteAndOpen({.architecture = "qwen35moe", .predict_layers = 1}, "one.gguf");
+  EXPECT_EQ(*one->GetU32("qwen35moe.nextn_predict_layers"), 1u);
+  EXPECT_NE(one->FindTensor("blk.3.nextn.eh_proj.weight"), nullptr);
+  const auto refused =
+      WriteRandomModel({.predict_layers = 1}, ::testing::TempDir() + "refused.gguf");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_P(EveryArchitectureTest, PublishedSizesAreMultiplesOfBlocks) {
   for (const RandomModelShape& shape : AllModelShapes()) {
     if (shape.architecture != GetParam()) continue;
