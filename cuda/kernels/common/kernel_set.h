@@ -48,9 +48,9 @@ struct KernelSet {
   int max_group_heads;
   int max_vocab;
 
-  // True if products of one token take NormArgs for their input, products of many tokens have the
-  // epilogues AddToResidual and StoreQkv, and decode attention makes its own rows
-  // (DecodeMakesRows). Otherwise kernels of step.h do that before and after, with the same bits.
+  // True if products of one token take NormArgs for their input, and products of many tokens have
+  // the epilogues AddToResidual and StoreQkv. Otherwise kernels of step.h do that before and after,
+  // with the same bits.
   bool fuses;
 
   // Raises the kernels' shared-memory limits; call once per device. `vocab` is the sampler's.

@@ -29,7 +29,6 @@
 #define ORCD_CUDA_KERNELS_PORTABLE_GEMM_FORMATS_CUH_
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/kernels/common/column_order.cuh"
 #include "cuda/kernels/common/dequantise.cuh"
@@ -498,41 +497,12 @@ inline BlockShape ShapeOf(TileFormat format, int tokens, int row_tiles, int rows
   return best;
 }
 
-// Temporary: shapes that a measurement chooses.
-inline void Tune(TileFormat format, int tokens, const DeviceTraits& device, BlockShape& shape) {
-  const char* const tiles = std::getenv("P_TILES");
-  const char* const warps = std::getenv("P_WARPS");
-  if (tiles == nullptr || warps == nullptr) return;
-  const int block_tiles = std::atoi(tiles);
-  const int block_warps = std::atoi(warps);
-  const int min_stages = MinWeightStages(format);
-  if (block_tiles < block_warps || block_tiles > kWarpTiles * block_warps ||
-      block_warps < kMinWarps || block_warps > kMaxWarps ||
-      SharedBytes(format, tokens, block_tiles, min_stages) > device.smem_block) {
-    return;
-  }
-  const int two = device.smem_sm / 2 - 1024;
-  const int bytes =
-      block_warps <= kMaxWarpsOfTwo && SharedBytes(format, tokens, block_tiles, min_stages) <= two
-          ? two
-          : device.smem_block;
-  shape = {.block_tiles = block_tiles,
-           .warps = block_warps,
-           .weight_stages = min_stages,
-           .token_tiles = 1};
-  while (shape.weight_stages < MaxWeightStages(format) &&
-         SharedBytes(format, tokens, block_tiles, shape.weight_stages + 1) <= bytes) {
-    ++shape.weight_stages;
-  }
-}
-
 template <TileFormat kFormat, int kTokens>
 cudaError_t LaunchTokens(const Params& args, const DeviceTraits& device, cudaStream_t stream) {
   const bool experts = args.expert_tiles != nullptr;
   const int token_tiles = ((experts ? args.tile_rows : args.tokens) + kTokens - 1) / kTokens;
   const int others = experts ? args.max_expert_tiles : args.splits;
   BlockShape shape = ShapeOf(kFormat, kTokens, args.row_tiles, token_tiles * others, device);
-  Tune(kFormat, kTokens, device, shape);
   shape.token_tiles = token_tiles;
   const dim3 grid((args.row_tiles + shape.block_tiles - 1) / shape.block_tiles * token_tiles,
                   others);
