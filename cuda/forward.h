@@ -221,7 +221,7 @@ class Forward {
   absl::Status GateAttention(const Step& step, int layer);
   // Columns of `attended_`.
   int AttendedCols(int layer) const;
-  // What the launches of a delta net share, without the product.
+  // Arguments that the launches of a delta net share, without the product.
   DeltaArgs DeltaOf(const Step& step, int layer) const;
   DeltaDrafts DraftsOf(int turn) const;
   // Gathers the rows of the last layer's residual and `attended_` that have logits.

@@ -15,7 +15,7 @@ constexpr double kAllFades = 1.0 / 64;
 constexpr double kPriorGuesses = 2;
 // The gain that is expected of drafts must exceed the measurements' error.
 constexpr double kMargin = 1.02;
-// Of several sequences, some are guessed for better, and end sooner: then the steps of the others
+// Some of several sequences are guessed for better, and end sooner: then the steps of the others
 // are small ones.
 constexpr double kMarginOfMany = 1.2;
 // A step of more drafts is not considered.
@@ -203,7 +203,7 @@ void DraftLengths::ChooseTries(int drawing, int drafts, int limit, double plain_
   std::ranges::stable_sort(order_, {}, [&](size_t i) { return candidates[i].record->next_try; });
   if (drafts > 0) {
     ++candidates[order_.front()].length;
-    // What others cost is measured.
+    // The cost of others is measured.
     tries_ -= cost(1);
     return;
   }

@@ -142,7 +142,7 @@ class DraftLengths {
                    std::span<Candidate> candidates);
 
   const bool pipelined_;
-  // Of steps without drafts, by the sequences that draw; and of all steps, by their tokens.
+  // Costs of steps without drafts, by the sequences that draw; and of all steps, by their tokens.
   StepCosts plain_costs_;
   StepCosts costs_;
   // Durations of guessing, by the number of drafts.
@@ -153,7 +153,7 @@ class DraftLengths {
   double reading_seconds_ = 0;
   // Duration of a plain step with as many sequences as the last one has.
   double plain_seconds_ = 0;
-  // What all wait for draws.
+  // Time for which all wait for draws.
   double waiting_seconds_ = 0;
   // Both in steps: what tries may cost now, and what guesses that are expected to pay may.
   double tries_;

@@ -325,8 +325,7 @@ TEST(DraftLengthsTest, AllWaitIfThatTakesLessThanTheOthersStep) {
   EXPECT_FALSE(large.IsWorthWaiting(256, 128));
 }
 
-// Where the first draft costs most of what many cost, the tries of a step cost little more than
-// one.
+// If the first draft costs most of what many cost, the tries of a step cost little more than one.
 TEST(DraftLengthsTest, SeveralAreTriedAtOnceIfThatCostsLittleMore) {
   for (const bool first_costs_most : {false, true}) {
     DraftLengths lengths(/*pipelined=*/false);

@@ -1,4 +1,4 @@
-// What guesses gain and cost in simulated time: streams on a backend that has two steps in flight,
+// Gains and costs of guesses in simulated time: streams on a backend that has two steps in flight,
 // as a GPU has, in turns with guesses and without.
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace orcd {
 namespace {
 
-// How well the guesses of a text are.
+// The quality of a text's guesses.
 struct SpeedText {
   // Chances that there is a guess, that its first token is right, and each one after a right one.
   double found;

@@ -1,4 +1,4 @@
-// What the kernels of gated delta nets (delta_net.h) share: with them a token's results have one
+// Code that the kernels of gated delta nets (delta_net.h) share: with it a token's results have one
 // order of sums, whatever the launch.
 //
 //   u       the splits' partials, in order.
