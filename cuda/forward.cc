@@ -351,9 +351,9 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
     product.num_matrices = 0;
     for (int j = i; j < all.product.num_matrices; ++j) {
       const bool together =
-          j == i || (dequantises(matrices[i])
-                         ? dequantises(matrices[j])
-                         : kernels_.gemm_takes_behind(matrices[j - 1].format, matrices[j].format));
+          j == i || (dequantises(matrices[j]) == dequantises(matrices[i]) &&
+                     (dequantises(matrices[i]) ||
+                      kernels_.gemm_takes_behind(matrices[j - 1].format, matrices[j].format)));
       if (!together) break;
       product.matrices[product.num_matrices++] = matrices[j];
     }

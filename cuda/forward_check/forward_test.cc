@@ -1,6 +1,7 @@
 // Runs every kind of step, for models of every size and file type, on memory of expressions.
 #include "cuda/forward.h"
 
+#include <variant>
 #include <vector>
 
 #include "cuda/forward_check/checked_model_for_test.h"
@@ -76,6 +77,28 @@ TEST_P(SymbolicForwardTest, ComputesWhatTheDefinitionSays) {
                                          : step.decode ? " sequences of one token"
                                                        : " tokens of prompts")
                                      << ", logits of " << step.logit_rows << " rows";
+  }
+}
+
+// Queries, keys and values; above 512 tokens all that is not F16 is dequantised.
+TEST(SymbolicForwardFormatsTest, ShareALaunchUpTo512Tokens) {
+  CheckedModel model({*FindModelShape("qwen2", "1.5b"), *FindFileType("F16"), 14, /*mixed=*/true});
+  for (const int tokens : {9, 64, 100, 512, 513}) {
+    int mixes = 0;
+    const auto count = [&](const CheckedModel::Recorded& step) {
+      for (const KernelLaunch& launch : step.launches) {
+        const auto* const gemm = std::get_if<GemmArgs>(&launch.args);
+        if (gemm == nullptr) continue;
+        const Product& product = gemm->product;
+        for (int i = 1; i < product.num_matrices; ++i) {
+          if (product.matrices[i].format == product.matrices[i - 1].format) continue;
+          ++mixes;
+          break;
+        }
+      }
+    };
+    ASSERT_EQ(model.Check(PromptStep(tokens, 1), count), "") << tokens;
+    EXPECT_EQ(mixes > 0, tokens <= kMaxPartialsTokens) << tokens;
   }
 }
 

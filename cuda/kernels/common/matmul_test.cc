@@ -2,6 +2,7 @@
 #include "cuda/kernels/common/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -550,7 +551,7 @@ TEST_P(ProductTypeTest, TheGateIsTheSameFusedOrNot) {
 TEST_F(ProductTest, ManyRowsWithoutSplitK) {
   constexpr int kCols = 2048;
   for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ5_0,
-                                TensorType::kQ4_K, TensorType::kQ6_K}) {
+                                TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
     for (const int rows : {2454, 2453}) {
       SCOPED_TRACE(::testing::Message() << GetTensorTypeInfo(type).name << ", " << rows);
       const DeviceMatrix matrix(type, rows, kCols, 61, stream());
@@ -624,46 +625,64 @@ TEST_F(ProductTest, TokensAsRowsAreWhatColumnsAre) {
 // Queries, keys and values in one launch, of different types.
 TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   constexpr int kCols = 1536;
-  for (const auto& [first, last] : {std::pair(TensorType::kQ4_K, TensorType::kQ4_K),
-                                    std::pair(TensorType::kQ4_K, TensorType::kQ6_K),
-                                    std::pair(TensorType::kQ5_0, TensorType::kQ8_0),
-                                    std::pair(TensorType::kQ4_K, TensorType::kF16),
-                                    std::pair(TensorType::kIQ4_XS, TensorType::kQ5_K),
-                                    std::pair(TensorType::kMXFP4, TensorType::kNVFP4),
-                                    std::pair(TensorType::kIQ3_S, TensorType::kQ4_K),
-                                    std::pair(TensorType::kIQ2_S, TensorType::kIQ3_XXS)}) {
+  using Types = std::array<TensorType, 3>;
+  constexpr auto kF16 = TensorType::kF16;
+  constexpr auto kQ8_0 = TensorType::kQ8_0;
+  constexpr auto kQ5_0 = TensorType::kQ5_0;
+  constexpr auto kQ4_K = TensorType::kQ4_K;
+  constexpr auto kQ5_K = TensorType::kQ5_K;
+  constexpr auto kQ6_K = TensorType::kQ6_K;
+  for (const Types& types :
+       {Types{kQ4_K, kQ4_K, kQ4_K}, Types{kQ4_K, kQ4_K, kQ6_K}, Types{kQ5_0, kQ5_0, kQ8_0},
+        Types{kQ4_K, kQ4_K, kF16}, Types{kQ5_K, kQ5_K, kQ5_K}, Types{kQ5_K, kQ5_K, kQ6_K},
+        Types{kQ5_K, kQ4_K, kQ8_0}, Types{kQ6_K, kQ4_K, kQ6_K}, Types{kQ8_0, kQ5_K, kQ4_K},
+        Types{kF16, kQ6_K, kQ5_K}, Types{kQ4_K, kF16, kF16}, Types{kQ8_0, kF16, kQ8_0},
+        Types{kQ5_0, kQ8_0, kQ4_K}, Types{kF16, kQ5_0, kQ5_0},
+        Types{TensorType::kIQ4_XS, TensorType::kIQ4_XS, kQ5_K},
+        Types{TensorType::kMXFP4, TensorType::kMXFP4, TensorType::kNVFP4},
+        Types{TensorType::kIQ3_S, TensorType::kIQ3_S, kQ4_K},
+        Types{TensorType::kIQ2_S, TensorType::kIQ2_S, TensorType::kIQ3_XXS}}) {
     SCOPED_TRACE(::testing::Message()
-                 << GetTensorTypeInfo(first).name << " and " << GetTensorTypeInfo(last).name);
-    const DeviceMatrix q(first, 512, kCols, 31, stream());
-    const DeviceMatrix k(first, 64, kCols, 32, stream());
-    const DeviceMatrix v(last, 72, kCols, 33, stream());
+                 << GetTensorTypeInfo(types[0]).name << ", " << GetTensorTypeInfo(types[1]).name
+                 << " and " << GetTensorTypeInfo(types[2]).name);
+    const DeviceMatrix q(types[0], 512, kCols, 31, stream());
+    const DeviceMatrix k(types[1], 64, kCols, 32, stream());
+    const DeviceMatrix v(types[2], 72, kCols, 33, stream());
     const std::vector<const DeviceMatrix*> parts = {&q, &k, &v};
     const int tiles = q.tiles.row_tiles() + k.tiles.row_tiles() + v.tiles.row_tiles();
     const MatmulArgs all = {.product = {.matrices = {q.tiles, k.tiles, v.tiles},
                                         .num_matrices = 3,
                                         .splits = Splits(tiles, kCols)}};
     ASSERT_GT(all.product.splits, 1);
-    for (const int tokens : {1, 3, 8, 9, 64, 100, 200, 512, 513}) {
-      const bool alike = q.tiles.format == v.tiles.format;
-      if (tokens > kMatvecTokens && !kernels().gemm_takes_behind(q.tiles.format, v.tiles.format))
-        break;
+    const bool alike = types[0] == types[1] && types[1] == types[2];
+    const bool taken = kernels().gemm_takes_behind(q.tiles.format, k.tiles.format) &&
+                       kernels().gemm_takes_behind(k.tiles.format, v.tiles.format);
+    for (const int tokens : {1, 3, 8, 9, 32, 33, 64, 100, 200, 512, 513}) {
+      if (tokens > kMatvecTokens && !taken) break;
       // When dequantised, each format has a launch of its own.
       if (tokens > kMaxPartialsTokens && !alike) break;
-      const Result together = Multiply(all, 0, tokens, sms());
-      int first_row = 0;
+      std::vector<Result> alone;
       for (const DeviceMatrix* part : parts) {
-        const MatmulArgs alone = {.product = {.matrices = {part->tiles},
+        alone.push_back(Multiply({.product = {.matrices = {part->tiles},
                                               .num_matrices = 1,
-                                              .splits = all.product.splits}};
-        const Result expected = Multiply(alone, 0, tokens, sms());
-        for (int s = 0; s < together.partials; ++s) {
-          for (int t = 0; t < tokens; ++t) {
-            ASSERT_TRUE(SameBits(together.Row(s, t).subspan(first_row, part->tiles.rows),
-                                 expected.Row(s, t)))
-                << "rows from " << first_row << ", token " << t << " of " << tokens;
+                                              .splits = all.product.splits}},
+                                 0, tokens, sms()));
+      }
+      // With fewer SMs, two blocks share one.
+      for (const int available : {sms(), 17}) {
+        const Result together = Multiply(all, 0, tokens, available);
+        int first_row = 0;
+        for (const Result& expected : alone) {
+          for (int s = 0; s < together.partials; ++s) {
+            for (int t = 0; t < tokens; ++t) {
+              ASSERT_TRUE(SameBits(together.Row(s, t).subspan(first_row, expected.rows),
+                                   expected.Row(s, t)))
+                  << "rows from " << first_row << ", token " << t << " of " << tokens << ", "
+                  << available << " SMs";
+            }
           }
+          first_row += expected.rows;
         }
-        first_row += part->tiles.rows;
       }
     }
   }

@@ -51,6 +51,7 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
     case TileFormat::kQ8_0:
     case TileFormat::kQ5_0:
     case TileFormat::kQ4_K:
+    case TileFormat::kQ5_K:
     case TileFormat::kQ6_K:
       return tokens <= kMaxPartialsTokens;
     default:
@@ -58,11 +59,10 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
   }
 }
 
-// Different formats are allowed only in the pairs that files use together, since they give the
-// values of some layers more bits.
+// Any formats that GemmTakes, in any order.
 constexpr bool GemmTakesBehind(TileFormat before, TileFormat format) {
-  return format == before || (before == TileFormat::kQ4_K && format == TileFormat::kQ6_K) ||
-         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0);
+  return format == before ||
+         (GemmTakes(before, kMatvecTokens + 1) && GemmTakes(format, kMatvecTokens + 1));
 }
 
 // True for F16 weights and a number of tokens above kMatvecTokens, if blocks of 64 tokens and all
@@ -87,8 +87,8 @@ constexpr const char* MatmulProblem(const MatmulArgs& args) {
     const TiledMatrix& matrix = p.matrices[i];
     const TiledMatrix& before = p.matrices[std::max(i - 1, 0)];
     f16 = f16 && matrix.format == TileFormat::kF16;
-    if (!few && !(i == 0 ? GemmTakes(matrix.format, p.tokens)
-                         : GemmTakesBehind(before.format, matrix.format))) {
+    if (!few &&
+        !(GemmTakes(matrix.format, p.tokens) && GemmTakesBehind(before.format, matrix.format))) {
       return "does not take such formats";
     }
     if (matrix.cols != before.cols || (i > 0 && before.rows % kTileRows != 0)) {
