@@ -62,6 +62,7 @@ bool Scheduler::PlanGuesses(InFlight& step) {
   if ((waits_ = waits())) return false;
   if (options_.fixed_drafts == 0) {
     draft_lengths_.Choose(drawing, room, candidates_);
+    for (const DraftLengths::Candidate& candidate : candidates_) room -= candidate.length;
   } else {
     for (DraftLengths::Candidate& candidate : candidates_) {
       candidate.length = std::clamp(options_.fixed_drafts, 0, std::min(candidate.most, room));
@@ -69,7 +70,10 @@ bool Scheduler::PlanGuesses(InFlight& step) {
     }
   }
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    const Sequence& sequence = *guessing_[i];
+    Sequence& sequence = *guessing_[i];
+    // Predictions that were made are verified where there is room, even if no more are made:
+    // otherwise a try would tell nothing.
+    if (candidates_[i].length == 0 && --room < 0) sequence.predicted_after = 0;
     if (candidates_[i].length == 0 || sequence.samples_in_flight == 0) continue;
     if (!Predicts() || sequence.predicts_in_flight) ++step.missed;
   }
@@ -89,8 +93,12 @@ void Scheduler::AskDrafter(InFlight& step) {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const DraftLengths::Candidate& candidate = candidates_[i];
     Sequence& sequence = *guessing_[i];
-    if (candidate.length == 0) continue;
-    if (Predicts() && !AskPredictions(sequence, candidate)) continue;
+    if (Predicts()) {
+      const bool predicted = AskPredictions(sequence, candidate);
+      if (!predicted || (candidate.length == 0 && sequence.samples_in_flight > 0)) continue;
+    } else if (candidate.length == 0) {
+      continue;
+    }
     if (sequence.samples_in_flight > 0) {
       sequence.held_back = true;
       continue;
@@ -106,7 +114,7 @@ void Scheduler::AskDrafter(InFlight& step) {
     sequence.read_by_drafter += reads;
     draft_requests_.push_back({.slot = *sequence.slot,
                                .tokens = std::span(sequence.tokens).first(sequence.read_by_drafter),
-                               .count = all ? candidate.length : 1});
+                               .count = all ? std::max(candidate.length, 1) : 1});
     asked_.push_back(all ? &sequence : nullptr);
     drafts += draft_requests_.back().count;
     read += reads;
