@@ -59,7 +59,8 @@ bool Scheduler::PlanGuesses(InFlight& step) {
   const auto waits = [&] {
     return !in_flight_.empty() && draft_lengths_.IsWorthWaiting(all, step.missed);
   };
-  if ((waits_ = waits())) return false;
+  waits_ = waits();
+  if (waits_) return false;
   if (options_.fixed_drafts == 0) {
     draft_lengths_.Choose(drawing, room, candidates_);
     for (const DraftLengths::Candidate& candidate : candidates_) room -= candidate.length;
@@ -77,7 +78,8 @@ bool Scheduler::PlanGuesses(InFlight& step) {
     if (candidates_[i].length == 0 || sequence.samples_in_flight == 0) continue;
     if (!Predicts() || sequence.predicts_in_flight) ++step.missed;
   }
-  if ((waits_ = waits())) return false;
+  waits_ = waits();
+  if (waits_) return false;
   if (waited) step.waiting = Clock() - last_commit_;
   AskDrafter(step);
   if (Predicts()) TakePredictionBlocks();
