@@ -132,7 +132,8 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
   const TokenMask no_masks[2];
   const auto start_another = [&] {
     StepSequence seq = StartSequence(3, prompts[1], other_blocks);
-    if (backend.info().recurrent) seq.save_state = 0;
+    const StateSave saves[] = {{.tokens = 99, .cell = 1}, {.tokens = 100, .cell = 0}};
+    if (backend.info().recurrent) seq.save_states = saves;
     RunStep(backend, {seq});
     seq = ContinueSequence(3, 100, std::span(some_tokens).first(1), other_blocks);
     if (backend.info().recurrent) seq.restore_state = 0;

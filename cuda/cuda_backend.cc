@@ -173,30 +173,15 @@ absl::Status EnqueueLogits(Parts& p, const StepShape& shape, int turn, Activatio
                             p.host_expert_load(turn));
 }
 
-// Copies a recurrent state; `from` and `to` are indices of slots, or of cells behind them.
-absl::Status CopyState(Parts& p, int from, int to) {
-  const int64_t bytes = p.plan.states.bytes_each();
-  ORCD_RETURN_IF_CUDA_ERROR(
-      cudaMemcpyAsync(p.states.data() + to * bytes, p.states.data() + from * bytes, bytes,
-                      cudaMemcpyDeviceToDevice, p.stream.get()),
-      "copying a recurrent state");
-  return absl::OkStatus();
-}
-
-// Before the step.
+// Before the step, whose kernels save states.
 absl::Status RestoreStates(Parts& p, const StepBatch& batch) {
+  const int64_t bytes = p.plan.states.bytes_each();
   for (const StepSequence& seq : batch.seqs) {
     if (seq.restore_state < 0) continue;
-    ORCD_RETURN_IF_ERROR(CopyState(p, p.plan.states.slots + seq.restore_state, seq.slot));
-  }
-  return absl::OkStatus();
-}
-
-// After the step's layers, and before its drafts are among the states.
-absl::Status SaveStates(Parts& p, const StepBatch& batch) {
-  for (const StepSequence& seq : batch.seqs) {
-    if (seq.save_state < 0) continue;
-    ORCD_RETURN_IF_ERROR(CopyState(p, seq.slot, p.plan.states.slots + seq.save_state));
+    const uint8_t* const cell = p.states.data() + (p.plan.states.slots + seq.restore_state) * bytes;
+    ORCD_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(p.states.data() + seq.slot * bytes, cell, bytes,
+                                              cudaMemcpyDeviceToDevice, p.stream.get()),
+                              "copying a recurrent state");
   }
   return absl::OkStatus();
 }
@@ -413,7 +398,6 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
       ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, pending.turn, pending.all_sample()));
     }
   }
-  ORCD_RETURN_IF_ERROR(SaveStates(p, batch));
   if (draws) ORCD_RETURN_IF_ERROR(EndStep(p, pending.turn));
   pending_.push_back(std::move(pending));
   return absl::OkStatus();

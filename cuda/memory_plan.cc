@@ -26,6 +26,10 @@ constexpr int kDefaultStepTokens = 4096;
 // the tensor cores already, and take most weights as they are.
 constexpr int kLeastDefaultStepTokens = 512;
 constexpr double kWorkspaceShare = 0.25;
+// The states of a number of sequences that is left to the plan take at most this share of the
+// memory beside the weights, unless there are no more sequences than this.
+constexpr double kSlotStatesShare = 0.25;
+constexpr int kLeastChosenSeqs = 16;
 // Share of the memory that weights and workspace leave.
 constexpr double kDefaultKvFraction = 0.9;
 // Cells for recurrent states, in shares of the memory for them and the KV cache: the former, but as
@@ -182,6 +186,21 @@ StatePlan PlanStates(const ModelSpec& spec, const BackendOptions& options) {
   return plan;
 }
 
+// The options with as many sequences as the plan is for.
+BackendOptions WithSequences(const ModelSpec& spec, const DeviceWeights& weights,
+                             BackendOptions options, const DeviceInfo& device) {
+  if (!options.fewer_seqs) return options;
+  const uint64_t taken =
+      weights.planned_bytes() + static_cast<uint64_t>(std::max<int64_t>(options.reserved_bytes, 0));
+  const double room = static_cast<double>(device.free_bytes - std::min(device.free_bytes, taken));
+  const auto state_bytes = static_cast<double>(PlanStates(spec, options).bytes_each());
+  int& seqs = options.max_seqs;
+  while (seqs > kLeastChosenSeqs && seqs * state_bytes > room * kSlotStatesShare) {
+    seqs = std::max(seqs / 2, kLeastChosenSeqs);
+  }
+  return options;
+}
+
 // Bytes of cells, if the options do not say how many, of `room` for them and the KV cache.
 int64_t DefaultCellBytes(const StatePlan& states, int64_t room) {
   const int64_t wanted = kCellsASlot * states.slots * states.bytes_each();
@@ -191,11 +210,12 @@ int64_t DefaultCellBytes(const StatePlan& states, int64_t room) {
 }  // namespace
 
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
-                                      const BackendOptions& options, const DeviceInfo& device) {
-  ORCD_RETURN_IF_ERROR(CheckOptions(options));
-  ORCD_RETURN_IF_ERROR(CheckShape(spec, options.block_tokens, *device.kernels));
+                                      const BackendOptions& asked, const DeviceInfo& device) {
+  ORCD_RETURN_IF_ERROR(CheckOptions(asked));
+  ORCD_RETURN_IF_ERROR(CheckShape(spec, asked.block_tokens, *device.kernels));
   ORCD_RETURN_IF_ERROR(CheckDeltaNets(spec));
   ORCD_RETURN_IF_ERROR(CheckFfns(spec));
+  const BackendOptions options = WithSequences(spec, weights, asked, device);
   MemoryPlan plan;
   plan.options = options;
   if (plan.options.max_step_tokens == 0) {

@@ -35,7 +35,8 @@ struct StatePlan {
 };
 
 struct MemoryPlan {
-  // The options asked for, with max_step_tokens chosen if it was 0.
+  // The options asked for, with max_step_tokens chosen if it was 0, and fewer max_seqs if that was
+  // allowed and needed.
   BackendOptions options;
   ForwardLimits forward;
   StepLimits step;
@@ -63,7 +64,7 @@ struct MemoryPlan {
 // numbers, and the type of weights or the number of sequences that would fit, if the model does
 // not.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights& weights,
-                                      const BackendOptions& options, const DeviceInfo& device);
+                                      const BackendOptions& asked, const DeviceInfo& device);
 
 }  // namespace orcd::cuda
 

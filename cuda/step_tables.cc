@@ -57,6 +57,7 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   logit_tokens = carver.Take<int32_t>(shape.logit_rows);
   runs = limits.recurrent ? carver.Take<RunEntry>(shape.sequences) : nullptr;
   run_of_token = limits.recurrent ? carver.Take<int32_t>(shape.tokens) : nullptr;
+  saves = limits.recurrent ? carver.Take<RunSave>(kMaxStateSaves * shape.sequences) : nullptr;
   blocks = carver.Take<int32_t>(limits.max_blocks);
   window_blocks =
       limits.max_window_blocks == 0 ? nullptr : carver.Take<int32_t>(limits.max_window_blocks);
@@ -196,7 +197,14 @@ class TableWriter {
                          .tokens = static_cast<int32_t>(seq.tokens.size()),
                          .drafts = drafts,
                          .first_position = seq.start_position,
-                         .first_draft = drafts_};
+                         .first_draft = drafts_,
+                         .first_save = saves_,
+                         .saves = static_cast<int32_t>(seq.save_states.size())};
+    // Cells are behind the slots.
+    const auto slots = static_cast<int32_t>(slots_.size());
+    for (const StateSave& save : seq.save_states) {
+      host_.saves[saves_++] = {.tokens = save.tokens, .state = slots + save.cell};
+    }
     std::fill_n(host_.run_of_token + tokens_, RowsOf(seq), runs_);
     drafts_ += drafts;
     ++runs_;
@@ -255,6 +263,7 @@ class TableWriter {
   int masks_ = 0;
   int runs_ = 0;
   int drafts_ = 0;
+  int saves_ = 0;
 };
 
 }  // namespace

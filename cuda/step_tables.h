@@ -44,14 +44,15 @@ struct TableLayout {
 
   // The tables that kernels read.
   StepTables tables() const;
-  StepRuns step_runs() const { return {.runs = runs, .run_of_token = run_of_token}; }
+  StepRuns step_runs() const { return {runs, run_of_token, saves}; }
 
   TokenEntry* tokens;        // [shape.tokens]
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
-  RunEntry* runs;            // [shape.sequences]; this and the next null without recurrent layers
+  RunEntry* runs;            // [shape.sequences]; this and the next two null without such layers
   int32_t* run_of_token;     // [shape.tokens]
+  RunSave* saves;            // [kMaxStateSaves * shape.sequences]
   // A step uses few entries of these tables. They come after the others, so that the copy ends at
   // the last entry in use.
   int32_t* blocks;

@@ -264,6 +264,7 @@ ModelHostOptions HostOptions(const WorkerConfig& config, const ChosenBackend& ch
   options.load.model.sampling_defaults = config.file_sampling;
   options.load.model.rope_scaling = config.rope_scaling;
   options.load.backend.max_seqs = config.max_seqs;
+  options.load.backend.fewer_seqs = config.max_seqs == 0;
   if (config.max_seqs == 0) {
     options.load.backend.max_seqs = config.max_step_tokens == 0
                                         ? chosen.max_seqs

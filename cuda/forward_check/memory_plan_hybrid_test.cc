@@ -284,6 +284,44 @@ TEST(HybridPlanTest, TooManySequencesAreRefusedWithNumbers) {
   EXPECT_TRUE(TryPlan(spec, options, device).ok());
 }
 
+TEST(HybridPlanTest, FewerSequencesRunWhereTheirStatesWouldTakeMuch) {
+  const auto chosen = [](const ModelSpec& spec, int max_seqs, const DeviceInfo& device) {
+    BackendOptions options = ForSequences(max_seqs);
+    options.fewer_seqs = true;
+    const MemoryPlan plan = Plan(spec, options, device);
+    const int seqs = plan.options.max_seqs;
+    EXPECT_EQ(plan.states.slots, seqs);
+    EXPECT_EQ(plan.step.max_seqs, seqs + plan.max_step_drafts);
+    EXPECT_EQ(plan.forward.max_seqs, plan.step.max_seqs);
+    EXPECT_GE(plan.forward.context_length, 16'384);
+    // As many as the quarter has room for, by halves.
+    const double quarter = static_cast<double>(device.free_bytes - plan.weights_bytes) / 4;
+    const auto state_bytes = static_cast<double>(plan.states.bytes_each());
+    if (seqs > 16) {
+      EXPECT_LE(seqs * state_bytes, quarter);
+    }
+    if (seqs < max_seqs) {
+      EXPECT_GT(2 * seqs * state_bytes, quarter);
+    }
+    return seqs;
+  };
+  const DeviceInfo gpu48 = Gpu(48, 89);
+  EXPECT_FALSE(TryPlan(Qwen27B(), ForSequences(256), gpu48).ok()) << "40.7 GB of states";
+  EXPECT_EQ(chosen(Qwen27B(), 256, gpu48), 32);
+  EXPECT_EQ(chosen(Qwen27B(), 256, Gpu80()), 64);
+  EXPECT_EQ(chosen(Qwen27B(), 64, Gpu24()), 16) << "more than a quarter, but not fewer";
+  EXPECT_EQ(chosen(Qwen27B(), 40, Gpu24()), 16);
+  EXPECT_EQ(chosen(Qwen27B(), 5, Gpu24()), 5);
+  EXPECT_EQ(chosen(Qwen35B(), 256, Gpu80()), 128);
+  EXPECT_EQ(chosen(PureAttention(Qwen35B()), 256, Gpu80()), 256);
+
+  // Memory that others need is not there for states.
+  BackendOptions options = ForSequences(256);
+  options.fewer_seqs = true;
+  options.reserved_bytes = int64_t{40} << 30;
+  EXPECT_EQ(Plan(Qwen27B(), options, Gpu80()).options.max_seqs, 32);
+}
+
 // Steps become shorter where states leave little memory.
 TEST(HybridPlanTest, StepsLeaveRoomForStates) {
   const auto tokens = [](int max_seqs) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -164,7 +165,8 @@ TEST_F(StepTablesTest, ADraftIsASequenceOfItsOwn) {
   EXPECT_EQ(host_.blocks[host_.sequences[1].first_block + 1], 2);
 }
 
-// A part is a run whose drafts follow its tokens; what lies behind the parts is unused.
+// A part is a run whose drafts follow its tokens, with the states that it saves, in cells behind
+// the slots; what lies behind the parts is unused.
 TEST_F(StepTablesTest, APartIsARunWithItsDrafts) {
   StepLimits limits = kLimits;
   limits.recurrent = true;
@@ -183,31 +185,45 @@ TEST_F(StepTablesTest, APartIsARunWithItsDrafts) {
     seq.draft_masks = std::span(masks).first(guesses.size());
     batch_.seqs.push_back(seq);
   };
+  const StateSave of_first[] = {{.tokens = 1, .cell = 5}, {.tokens = 2, .cell = 0}};
+  const StateSave of_last[] = {{.tokens = 1, .cell = 7}};
   add(3, 13, tokens, drafts);
+  batch_.seqs.back().save_states = of_first;
   add(1, 0, std::span(tokens).first(1), {});
   add(6, 20, std::span(tokens).first(1), one_draft);
+  batch_.seqs.back().save_states = of_last;
   WriteTables(batch_, OneHead(), kBlockTokens, slots_, kShape, {.number = 1}, host);
   const auto run = [&](int i) {
     const RunEntry& r = host.runs[i];
-    return std::vector<int32_t>{r.slot,   r.first_token,    r.tokens,
-                                r.drafts, r.first_position, r.first_draft};
+    return std::vector<int32_t>{r.slot,           r.first_token, r.tokens,     r.drafts,
+                                r.first_position, r.first_draft, r.first_save, r.saves};
   };
-  EXPECT_THAT(run(0), ElementsAre(3, 0, 2, 2, 13, 0));
-  EXPECT_THAT(run(1), ElementsAre(1, 4, 1, 0, 0, 2));
-  EXPECT_THAT(run(2), ElementsAre(6, 5, 1, 1, 20, 2));
+  EXPECT_THAT(run(0), ElementsAre(3, 0, 2, 2, 13, 0, 0, 2));
+  EXPECT_THAT(run(1), ElementsAre(1, 4, 1, 0, 0, 2, 2, 0));
+  EXPECT_THAT(run(2), ElementsAre(6, 5, 1, 1, 20, 2, 2, 1));
   for (int i = 3; i < kShape.sequences; ++i) {
     EXPECT_EQ(host.runs[i].tokens, 0) << i;
     EXPECT_EQ(host.runs[i].drafts, 0) << i;
+    EXPECT_EQ(host.runs[i].saves, 0) << i;
   }
+  const auto save = [&](int i) { return std::pair(host.saves[i].tokens, host.saves[i].state); };
+  EXPECT_EQ(save(0), std::pair(1, 8 + 5));
+  EXPECT_EQ(save(1), std::pair(2, 8 + 0));
+  EXPECT_EQ(save(2), std::pair(1, 8 + 7));
   EXPECT_THAT(std::vector<int32_t>(host.run_of_token, host.run_of_token + kShape.tokens),
               ElementsAre(0, 0, 0, 0, 1, 2, 2, -1));
   EXPECT_EQ(host.step_runs().runs, host.runs);
   EXPECT_EQ(host.step_runs().run_of_token, host.run_of_token);
+  EXPECT_EQ(host.step_runs().saves, host.saves);
+  // Each part may save as many states as it can.
+  EXPECT_LE(static_cast<const void*>(host.saves + kMaxStateSaves * kShape.sequences),
+            static_cast<const void*>(host.blocks));
 }
 
 TEST_F(StepTablesTest, RunsAreOfRecurrentLayersAlone) {
   EXPECT_EQ(host_.step_runs().runs, nullptr);
   EXPECT_EQ(host_.step_runs().run_of_token, nullptr);
+  EXPECT_EQ(host_.step_runs().saves, nullptr);
   StepLimits limits = kLimits;
   limits.recurrent = true;
   EXPECT_GE(TableBytes(limits), TableBytes(kLimits) + 8 * (sizeof(RunEntry) + sizeof(int32_t)));

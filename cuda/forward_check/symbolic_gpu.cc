@@ -148,7 +148,9 @@ class SymbolicGpu::Launch {
     ExpectTables(args.step);
     ExpectRows(args.tokens);
     const StepRuns runs = gpu_.layout_->step_runs();
-    Expect(args.runs.runs == runs.runs && args.runs.run_of_token == runs.run_of_token, "runs");
+    Expect(args.runs.runs == runs.runs && args.runs.run_of_token == runs.run_of_token &&
+               args.runs.saves == runs.saves,
+           "runs");
     Expect(args.sequences == gpu_.shape_.sequences, "sequences");
     Expect(args.norm_eps == gpu_.spec_.norm_eps, "epsilon");
     Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");

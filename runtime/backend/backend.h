@@ -33,6 +33,14 @@ inline constexpr int32_t kPreviousSample = -1;
 // In StepSequence::window_blocks: a block that is no longer needed.
 inline constexpr int32_t kNoBlock = -1;
 
+// The state after the first `tokens` of a part's tokens goes to a cell.
+struct StateSave {
+  int32_t tokens = 0;
+  int32_t cell = 0;
+};
+// Most of a part.
+inline constexpr int kMaxStateSaves = 4;
+
 // One sequence's part of a step.
 struct StepSequence {
   // Index of the state that the backend keeps for this sequence between steps: parameters, token
@@ -64,11 +72,12 @@ struct StepSequence {
   // after the position before start_position; without it, with the slot's own state, which the
   // slot's last step left there, or at position 0 with the empty one. A sequence that starts in the
   // slot at a later position needs it, unless it starts again where its own last step ended: then
-  // the slot's state stays. `save_state` gets the state after the last of `tokens`; it is another
-  // cell than all that the step restores or saves. Steps run in order, so a cell may be restored in
-  // the step after the one that saves it.
+  // the slot's state stays. `save_states` are in ascending order of their numbers of tokens, which
+  // are 1 to that of `tokens`, and at most kMaxStateSaves; a state has the bits that the slot's own
+  // has where a part ends there. Each goes to another cell than all that the step restores or
+  // saves. Steps run in order, so a cell may be restored in the step after the one that saves it.
   int32_t restore_state = -1;
-  int32_t save_state = -1;
+  std::span<const StateSave> save_states;
   // True if the backend draws the token that follows the last of `tokens`.
   bool sample = false;
   // The tokens that it may draw; at least one.
@@ -236,6 +245,9 @@ enum class WaitMode {
 struct BackendOptions {
   // Sequences that may be in one step; also the number of slots.
   int max_seqs = 16;
+  // True if the backend may take fewer sequences than max_seqs, where the recurrent states of so
+  // many would take much of the memory; BackendInfo::max_seqs says how many.
+  bool fewer_seqs = false;
   // Tokens in one step, all sequences together. 0: the backend chooses, so that a step is short
   // enough for a cancelled request to leave soon.
   int max_step_tokens = 0;

@@ -76,7 +76,10 @@ absl::Status BatchChecker::Check(const StepBatch& batch) {
     if (seq.mask_follows) ++masks_awaited_;
     const int64_t end = seq.start_position + std::ssize(seq.tokens);
     slot_states_[seq.slot] = {end, end + std::ssize(seq.drafts)};
-    if (seq.save_state >= 0) cell_states_[seq.save_state] = {end, end};
+    for (const StateSave& save : seq.save_states) {
+      const int64_t after = int64_t{seq.start_position} + save.tokens;
+      cell_states_[save.cell] = {after, after};
+    }
   }
   return absl::OkStatus();
 }
@@ -219,9 +222,23 @@ absl::Status BatchChecker::CheckWindowBlocks(const StepSequence& seq, int64_t en
 
 absl::Status BatchChecker::CheckState(const StepSequence& seq) const {
   const auto wrong = [&](const auto&... what) { return Wrong(seq, what...); };
-  for (const int32_t cell : {seq.restore_state, seq.save_state}) {
-    if (cell >= -1 && cell < info_.state_cells) continue;
+  const auto no_cell = [&](int32_t cell) {
     return wrong("cell ", cell, " of recurrent states, there are ", info_.state_cells);
+  };
+  if (seq.restore_state < -1 || seq.restore_state >= info_.state_cells) {
+    return no_cell(seq.restore_state);
+  }
+  if (seq.save_states.size() > size_t{kMaxStateSaves}) {
+    return wrong(seq.save_states.size(), " states to save, must be at most ", kMaxStateSaves);
+  }
+  int32_t before = 0;
+  for (const StateSave& save : seq.save_states) {
+    if (save.cell < 0 || save.cell >= info_.state_cells) return no_cell(save.cell);
+    if (save.tokens <= before || save.tokens > std::ssize(seq.tokens)) {
+      return wrong("a state to save after ", save.tokens, " tokens, must be ", before + 1, " to ",
+                   seq.tokens.size());
+    }
+    before = save.tokens;
   }
   if (!info_.recurrent) return absl::OkStatus();
   const int64_t start = seq.start_position;
@@ -245,11 +262,12 @@ absl::Status BatchChecker::CheckState(const StepSequence& seq) const {
 absl::Status BatchChecker::CheckCells(const StepBatch& batch) {
   saved_.assign(saved_.size(), false);
   for (const StepSequence& seq : batch.seqs) {
-    if (seq.save_state < 0) continue;
-    if (saved_[seq.save_state]) {
-      return Wrong(seq, "cell ", seq.save_state, " is saved to twice in a step");
+    for (const StateSave& save : seq.save_states) {
+      if (saved_[save.cell]) {
+        return Wrong(seq, "cell ", save.cell, " is saved to twice in a step");
+      }
+      saved_[save.cell] = true;
     }
-    saved_[seq.save_state] = true;
   }
   for (const StepSequence& seq : batch.seqs) {
     if (seq.restore_state < 0 || !saved_[seq.restore_state]) continue;

@@ -377,8 +377,9 @@ TEST_F(BatchCheckerTest, KnowsWhetherThereIsAPreviousSample) {
 }
 
 TEST_F(BatchCheckerTest, CellsAreOfModelsWithRecurrentLayers) {
+  const StateSave save[] = {{.tokens = 1, .cell = 0}};
   StepSequence seq = Sequence(0);
-  seq.save_state = 0;
+  seq.save_states = save;
   EXPECT_THAT(Check({seq}), HasSubstr("slot 0: cell 0 of recurrent states, there are 0"));
   // Keys and values alone are what a sequence begins with.
   seq = Sequence(0);
@@ -397,8 +398,9 @@ TEST_F(BatchCheckerTest, ARecurrentStateIsThatOfThePositionBeforeThePart) {
     batch.seqs = {part};
     return std::string(checker.Check(batch).message());
   };
+  const StateSave save[] = {{.tokens = 3, .cell = 1}};
   StepSequence seq = Sequence(0);
-  seq.save_state = 1;
+  seq.save_states = save;
   EXPECT_EQ(check(seq), "");
   seq = Sequence(1);
   seq.start_position = 3;

@@ -177,7 +177,8 @@ TYPED_TEST_P(PredictionConformanceTest, ASlotForgetsItsSequence) {
     const auto blocks = BlockRange(0, 3);
     StepSequence first = StartSequence(0, prompt, blocks);
     first.tokens = first.tokens.first(block_tokens);
-    if (info.recurrent) first.save_state = 0;
+    const StateSave save[] = {{.tokens = block_tokens, .cell = 0}};
+    if (info.recurrent) first.save_states = save;
     RunStep(*backend, {first});
     StepSequence second = StartSequence(1, prompt, blocks);
     second.tokens = second.tokens.subspan(block_tokens);

@@ -6,6 +6,7 @@
 #define ORCD_RUNTIME_BACKEND_STATE_CONFORMANCE_FOR_TEST_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -112,7 +113,8 @@ TYPED_TEST_P(StateConformanceTest, ARestoredStateGoesOn) {
     SCOPED_TRACE(cut);
     StepSequence first = StartSequence(1, prompt, blocks, params);
     first.tokens = first.tokens.first(cut);
-    first.save_state = 2;
+    const StateSave save[] = {{.tokens = cut, .cell = 2}};
+    first.save_states = save;
     RunStep(*this->backend_, {first});
     // Another sequence in the slot, and the rest of the prompt, so that its state is gone.
     RunStep(*this->backend_, {StartSequence(1, other, other_blocks)});
@@ -123,7 +125,65 @@ TYPED_TEST_P(StateConformanceTest, ARestoredStateGoesOn) {
   }
 }
 
-// Two sequences begin with the same state in one step, beside one that saves its own.
+// A state that is saved within a part, or at its end, has the bits of one that is saved where a
+// part ends: a token that is run after it leaves the same state as in a sequence of single tokens.
+TYPED_TEST_P(StateConformanceTest, AStateIsSavedAfterAnyTokenOfAPart) {
+  constexpr int kTokens = 45;
+  const SamplingParams params = this->Params();
+  const auto prompt = TestTokens(kTokens);
+  const std::span<const int32_t> all = prompt;
+  const auto blocks = BlockRange(0, this->kBlocks);
+  // By the number of tokens.
+  std::vector<std::vector<float>> states = {{}};
+  std::vector<SampledToken> draws = {{}};
+  for (int i = 0; i < kTokens; ++i) {
+    StepSequence seq = i == 0 ? StartSequence(0, prompt, blocks, params)
+                              : ContinueSequence(0, i, all.subspan(i, 1), blocks);
+    seq.tokens = all.subspan(i, 1);
+    seq.sample = true;
+    // A draw would count for the next one's penalties.
+    seq.start_params = &params;
+    seq.start_history = all.first(i + 1);
+    seq.start_prompt_tokens = i + 1;
+    draws.push_back(RunStep(*this->backend_, {seq}).parts.at(0).samples.at(0));
+    states.push_back(this->backend_->RecurrentState(0));
+  }
+  for (const int begin : {0, 1, 2, 19}) {
+    const int count = kTokens - 1 - begin;
+    std::vector<std::vector<StateSave>> groups = {
+        {{count, 0}}, {{1, 2}, {count / 2, 3}, {count - 1, 0}, {count, 1}}};
+    for (int first = 1; first <= count; first += kMaxStateSaves) {
+      std::vector<StateSave>& group = groups.emplace_back();
+      for (int i = first; i <= std::min(count, first + kMaxStateSaves - 1); ++i) {
+        group.push_back({.tokens = i, .cell = i - first});
+      }
+    }
+    for (const std::vector<StateSave>& group : groups) {
+      StepSequence seq = StartSequence(1, prompt, blocks, params);
+      if (begin > 0) {
+        seq.tokens = all.first(begin);
+        RunStep(*this->backend_, {seq});
+        seq = ContinueSequence(1, begin, all, blocks);
+      }
+      seq.tokens = all.subspan(begin, count);
+      seq.save_states = group;
+      RunStep(*this->backend_, {seq});
+      EXPECT_EQ(this->backend_->RecurrentState(1), states[begin + count]);
+      for (const StateSave& save : group) {
+        const int cut = begin + save.tokens;
+        SCOPED_TRACE(::testing::Message() << "from " << begin << ", after " << cut);
+        StepSequence resumed = this->Resume(2, all.first(cut + 1), blocks, params, cut, save.cell);
+        resumed.sample = true;
+        const StepResult result = RunStep(*this->backend_, {resumed});
+        ASSERT_EQ(this->backend_->RecurrentState(2), states[cut + 1]);
+        ASSERT_NO_FATAL_FAILURE(this->ExpectSame(result.parts.at(0).samples, {&draws[cut + 1], 1}));
+      }
+    }
+  }
+}
+
+// Two sequences begin with the same state in one step, beside one that saves its own; and one of
+// them saves states as well.
 TYPED_TEST_P(StateConformanceTest, SeveralSequencesRestoreACell) {
   constexpr int kCut = 32;
   const SamplingParams params = this->Params();
@@ -135,7 +195,8 @@ TYPED_TEST_P(StateConformanceTest, SeveralSequencesRestoreACell) {
   const auto expected_fork = this->Generate(StartSequence(0, fork, blocks, params), 1);
   StepSequence first = StartSequence(0, prompt, blocks, params);
   first.tokens = first.tokens.first(kCut);
-  first.save_state = 0;
+  const StateSave save[] = {{.tokens = kCut, .cell = 0}};
+  first.save_states = save;
   RunStep(*this->backend_, {first});
   std::vector<int32_t> fork_blocks = BlockRange(8, 4);
   std::copy_n(blocks.begin(), kCut / 16, fork_blocks.begin());
@@ -144,7 +205,10 @@ TYPED_TEST_P(StateConformanceTest, SeveralSequencesRestoreACell) {
   StepSequence b = this->Resume(1, fork, fork_blocks, params, kCut, 0);
   StepSequence c = StartSequence(2, prompt, third_blocks, params);
   a.sample = b.sample = c.sample = true;
-  c.save_state = 1;
+  const StateSave of_b[] = {{.tokens = 7, .cell = 1}};
+  const StateSave of_c[] = {{.tokens = 16, .cell = 2}, {.tokens = 49, .cell = 3}};
+  b.save_states = of_b;
+  c.save_states = of_c;
   const auto drawn = this->Draw({a, b, c});
   ASSERT_EQ(drawn.size(), 3u);
   EXPECT_EQ(drawn[0].token, expected[0].token);
@@ -152,6 +216,14 @@ TYPED_TEST_P(StateConformanceTest, SeveralSequencesRestoreACell) {
   EXPECT_EQ(drawn[1].token, expected_fork[0].token);
   EXPECT_EQ(drawn[1].logprob, expected_fork[0].logprob);
   EXPECT_EQ(drawn[2].logprob, expected[0].logprob);
+  const auto resumed_fork = this->Generate(
+      this->Resume(0, fork, fork_blocks, params, kCut + of_b[0].tokens, of_b[0].cell), 1);
+  ASSERT_NO_FATAL_FAILURE(this->ExpectSame(resumed_fork, expected_fork));
+  for (const StateSave& saved : of_c) {
+    const auto resumed =
+        this->Generate(this->Resume(1, prompt, third_blocks, params, saved.tokens, saved.cell), 1);
+    ASSERT_NO_FATAL_FAILURE(this->ExpectSame(resumed, expected));
+  }
 }
 
 // A state that is saved in a step with drafts is that before the drafts, and a wrong draft is in no
@@ -175,15 +247,16 @@ TYPED_TEST_P(StateConformanceTest, DraftsAreInNoSavedState) {
     seq.sample = true;
     seq.drafts = drafts;
     seq.draft_masks = masks;
-    seq.save_state = 0;
+    const StateSave before[] = {{.tokens = 13, .cell = 2}, {.tokens = 20, .cell = 0}};
+    seq.save_states = before;
     const auto drawn = this->Draw({seq});
     ASSERT_EQ(drawn.size(), static_cast<size_t>(wrong) + 1);
     const int position = 20 + wrong;
     seq = ContinueSequence(1, position, {&kPreviousSample, 1}, blocks);
-    seq.save_state = 1;
+    const StateSave behind[] = {{.tokens = 1, .cell = 1}};
+    seq.save_states = behind;
     RunStep(*this->backend_, {seq});
-    for (const int32_t cell : {0, 1}) {
-      const int cut = cell == 0 ? 20 : position + 1;
+    for (const auto& [cut, cell] : {StateSave{13, 2}, {20, 0}, {position + 1, 1}}) {
       // The tokens up to the last draw but one are known.
       StepSequence resumed = this->Resume(2, std::span(whole).first(31), blocks, params, cut, cell);
       resumed.start_prompt_tokens = 20;
@@ -212,6 +285,7 @@ TYPED_TEST_P(StateConformanceTest, SequencesMayLoseTheirSlotsAtAnyTime) {
     bool done = false;
   };
   std::vector<Running> all;
+  std::array<StateSave, kSequences> saves;
   for (int i = 0; i < kSequences; ++i) {
     Running& s = all.emplace_back();
     s.prompt = TestTokens(90 - 7 * i, i + 1);
@@ -240,13 +314,13 @@ TYPED_TEST_P(StateConformanceTest, SequencesMayLoseTheirSlotsAtAnyTime) {
         if (s.position > 0) seq.restore_state = i;
         s.starts = false;
       }
-      s.position += count;
       // A cell is not restored and saved to in one step.
       if (seq.restore_state < 0 && random() % 3 == 0) {
-        seq.save_state = i;
-        s.saved = s.position;
-        if (count == rest) s.saved = 0;
+        saves[i] = {.tokens = 1 + static_cast<int32_t>(random() % count), .cell = i};
+        seq.save_states = {&saves[i], 1};
+        s.saved = s.position + saves[i].tokens;
       }
+      s.position += count;
       seq.sample = count == rest;
       s.done = seq.sample;
       seqs.push_back(seq);
@@ -269,7 +343,8 @@ TYPED_TEST_P(StateConformanceTest, RefusesCellsThatCannotBeMeant) {
   const StepSequence good = StartSequence(0, tokens, blocks);
   for (const int32_t cell : {-2, cells}) {
     StepSequence seq = good;
-    seq.save_state = cell;
+    const StateSave save[] = {{.tokens = 20, .cell = cell}};
+    seq.save_states = save;
     this->ExpectRefused({seq}, "recurrent states, there are");
     seq = good;
     seq.restore_state = cell;
@@ -285,9 +360,22 @@ TYPED_TEST_P(StateConformanceTest, RefusesCellsThatCannotBeMeant) {
   this->ExpectRefused({seq}, "its recurrent state is that of position");
 
   seq = good;
-  seq.save_state = 1;
+  using Saves = std::vector<StateSave>;
+  for (const Saves& wrong : {Saves{{0, 1}}, {{21, 1}}, {{3, 1}, {3, 2}}, {{3, 1}, {2, 2}}}) {
+    seq.save_states = wrong;
+    this->ExpectRefused({seq}, "a state to save after");
+  }
+  const Saves too_many = {{1, 0}, {2, 1}, {3, 2}, {4, 3}, {5, 0}};
+  seq.save_states = too_many;
+  this->ExpectRefused({seq}, "5 states to save, must be at most 4");
+  const Saves same_cell = {{1, 1}, {2, 1}};
+  seq.save_states = same_cell;
+  this->ExpectRefused({seq}, "cell 1 is saved to twice");
+
+  const StateSave save[] = {{.tokens = 20, .cell = 1}};
+  seq.save_states = save;
   StepSequence other = StartSequence(1, tokens, other_blocks);
-  other.save_state = 1;
+  other.save_states = save;
   this->ExpectRefused({seq, other}, "cell 1 is saved to twice");
   ASSERT_TRUE(this->Launch({seq}).ok());
   ASSERT_TRUE(this->backend_->Wait().ok());
@@ -305,8 +393,9 @@ TYPED_TEST_P(StateConformanceTest, RefusesCellsThatCannotBeMeant) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(StateConformanceTest, HasAStateForEachSlotAndCell, ARestoredStateGoesOn,
-                            SeveralSequencesRestoreACell, DraftsAreInNoSavedState,
-                            SequencesMayLoseTheirSlotsAtAnyTime, RefusesCellsThatCannotBeMeant);
+                            AStateIsSavedAfterAnyTokenOfAPart, SeveralSequencesRestoreACell,
+                            DraftsAreInNoSavedState, SequencesMayLoseTheirSlotsAtAnyTime,
+                            RefusesCellsThatCannotBeMeant);
 
 }  // namespace orcd
 

@@ -193,7 +193,6 @@ class CpuBackend : public Backend {
  private:
   void StartSlots(const StepBatch& batch);
   void RestoreStates(const StepBatch& batch);
-  void SaveStates(const StepBatch& batch);
   // Moves the slots' states on by the drafts that were right.
   void AdvanceStates(const StepBatch& batch, const StepResult& result);
   void ResolveTokens(const StepBatch& batch);
@@ -220,6 +219,7 @@ class CpuBackend : public Backend {
   std::vector<Sampler> samplers_;
   // State of the step that runs.
   std::vector<int32_t> tokens_;
+  std::vector<cpu::SavedState> saves_;
   std::vector<ForwardSequence> sequences_;
   std::vector<DrawingPart> drawing_;
   // Rows of the step whose logits are computed together.
@@ -272,6 +272,7 @@ CpuBackend::CpuBackend(std::shared_ptr<const Model> model, const BackendOptions&
   }
   checker_.emplace(info_, model_->spec());
   tokens_.reserve(options.max_step_tokens);
+  saves_.reserve(info_.state_cells);
   sequences_.reserve(options.max_seqs);
   drawing_.reserve(options.max_seqs);
   logit_rows_.reserve(max_logit_rows_);
@@ -286,7 +287,6 @@ absl::Status CpuBackend::Launch(const StepBatch& batch) {
   ResolveTokens(batch);
   RestoreStates(batch);
   forward_->Run(sequences_, batch.tap);
-  SaveStates(batch);
   StepResult result = Results(batch);
   AdvanceStates(batch, result);
   if (predictor_ != nullptr) predictor_->Run(batch, sequences_, *forward_, result);
@@ -332,13 +332,6 @@ void CpuBackend::RestoreStates(const StepBatch& batch) {
   }
 }
 
-void CpuBackend::SaveStates(const StepBatch& batch) {
-  for (const StepSequence& seq : batch.seqs) {
-    if (seq.save_state < 0) continue;
-    cpu::CopyState(*pool_, states_.slot(seq.slot), states_.cell(seq.save_state));
-  }
-}
-
 void CpuBackend::AdvanceStates(const StepBatch& batch, const StepResult& result) {
   if (!info_.recurrent) return;
   for (size_t i = 0; i < batch.seqs.size(); ++i) {
@@ -349,8 +342,13 @@ void CpuBackend::AdvanceStates(const StepBatch& batch, const StepResult& result)
 
 void CpuBackend::ResolveTokens(const StepBatch& batch) {
   tokens_.clear();
+  saves_.clear();
   sequences_.clear();
   for (const StepSequence& seq : batch.seqs) {
+    const size_t first_save = saves_.size();
+    for (const StateSave& save : seq.save_states) {
+      saves_.push_back({.tokens = save.tokens, .state = states_.cell(save.cell)});
+    }
     const size_t first = tokens_.size();
     for (int32_t token : seq.tokens) {
       tokens_.push_back(token == kPreviousSample ? *slots_[seq.slot].last_sample : token);
@@ -360,7 +358,8 @@ void CpuBackend::ResolveTokens(const StepBatch& batch) {
                           .first_position = seq.start_position,
                           .blocks = {seq.blocks, seq.window_blocks},
                           .drafts = std::ssize(seq.drafts),
-                          .state = states_.slot(seq.slot)});
+                          .state = states_.slot(seq.slot),
+                          .saves = std::span(saves_).subspan(first_save)});
   }
 }
 

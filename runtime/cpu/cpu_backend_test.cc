@@ -686,7 +686,8 @@ TEST_F(ChangedHybridFileTest, NanInARecurrentStateShowsForAsLongAsTheStateLasts)
   HideTheChange();
   EXPECT_FALSE(finite_of(ContinueSequence(0, 4, tokens_, blocks_)));
   StepSequence saved = StartSequence(1, tokens_, more_blocks);
-  saved.save_state = 0;
+  const StateSave save[] = {{.tokens = 4, .cell = 0}};
+  saved.save_states = save;
   EXPECT_FALSE(finite_of(saved));
   Write(a, rate);
   HideTheChange();

@@ -23,13 +23,13 @@ int64_t DraftFloats(const DeltaNetSpec& spec) {
   return int64_t{spec.channels()} + 2 * int64_t{spec.value_heads};
 }
 
-// Keeps the last `keep` of the rows of `state`, [keep, size], and of further ones, `stride` floats
-// from one to the next.
-void Shift(int64_t keep, int64_t size, const float* rows, int64_t count, int64_t stride,
-           float* state) {
+// Writes to `state` the last `keep` of the rows of `before`, [keep, size], and of `count` further
+// ones, `stride` floats from one to the next. `before` may be `state`.
+void KeepLast(int64_t keep, int64_t size, const float* before, const float* rows, int64_t count,
+              int64_t stride, float* state) {
   for (int64_t i = 0; i < keep; ++i) {
     const int64_t from = count + i;
-    const float* const row = from < keep ? state + from * size : rows + (from - keep) * stride;
+    const float* const row = from < keep ? before + from * size : rows + (from - keep) * stride;
     if (row != state + i * size) std::copy_n(row, size, state + i * size);
   }
 }
@@ -105,13 +105,13 @@ void DeltaNets::Plan(std::span<const DeltaRows> sequences) {
   }
 }
 
-float* DeltaNets::ConvState(int layer, const DeltaRows& rows) const {
-  return rows.state.data() + nets_[layer].state_offset;
+float* DeltaNets::ConvState(int layer, std::span<float> state) const {
+  return state.data() + nets_[layer].state_offset;
 }
 
-float* DeltaNets::MatrixOf(int layer, const DeltaRows& rows, int64_t value_head) const {
+float* DeltaNets::MatrixOf(int layer, std::span<float> state, int64_t value_head) const {
   const DeltaNetSpec& spec = SpecOf(layer);
-  return ConvState(layer, rows) + spec.conv_floats() +
+  return ConvState(layer, state) + spec.conv_floats() +
          value_head * int64_t{spec.head_dim} * spec.head_dim;
 }
 
@@ -128,11 +128,11 @@ void DeltaNets::Run(int layer, const float* x, int64_t rows, float* out, Activat
   Project(layer, x, rows);
   Tap(tap, kDeltaQkv, layer, b.qkv, rows, spec.channels());
   for (const DeltaRows& sequence : sequences_) {
-    if (sequence.begins) std::fill_n(ConvState(layer, sequence), spec.conv_floats(), 0.0f);
+    if (sequence.begins) std::fill_n(ConvState(layer, sequence.state), spec.conv_floats(), 0.0f);
   }
   pool_.ParallelFor(rows, [&](int64_t row, int) {
     const DeltaRows& sequence = sequences_[sequence_of_row_[row]];
-    Convolve(layer, ConvState(layer, sequence), b.qkv + sequence.first_row * spec.channels(),
+    Convolve(layer, ConvState(layer, sequence.state), b.qkv + sequence.first_row * spec.channels(),
              spec.channels(), row - sequence.first_row, b.convolved + row * spec.channels());
     ComputeFactors(layer, row, rows);
   });
@@ -261,6 +261,17 @@ DeltaArgs DeltaNets::ArgsOf(const DeltaNetSpec& spec, int64_t value_head, const 
   return args;
 }
 
+void DeltaNets::AdvanceState(DeltaArgs& args, int64_t tokens) const {
+  args.tokens = tokens;
+  kernels_.advance_delta_state(args);
+  args.q += tokens * args.stride;
+  args.k += tokens * args.stride;
+  args.v += tokens * args.stride;
+  args.decay += tokens * args.factor_stride;
+  args.beta += tokens * args.factor_stride;
+  args.out += tokens * args.out_stride;
+}
+
 void DeltaNets::AdvanceStates(int layer) {
   const DeltaNetSpec& spec = SpecOf(layer);
   const int64_t heads = spec.value_heads;
@@ -270,34 +281,38 @@ void DeltaNets::AdvanceStates(int layer) {
   pool_.ParallelFor(std::ssize(sequences_) * heads, [&](int64_t index, int thread) {
     const DeltaRows& sequence = sequences_[index / heads];
     const int64_t head = index % heads;
-    float* const matrix = MatrixOf(layer, sequence, head);
+    float* const matrix = MatrixOf(layer, sequence.state, head);
     if (sequence.begins) std::fill_n(matrix, matrix_floats, 0.0f);
     DeltaArgs args = ArgsOf(spec, head, buffers_.convolved + sequence.first_row * channels,
                             channels, buffers_.factors + sequence.first_row * 2 * heads, 2 * heads);
     args.state = matrix;
-    args.tokens = sequence.rows - sequence.drafts;
     args.out = buffers_.out + sequence.first_row * values + head * spec.head_dim;
     args.out_stride = values;
-    kernels_.advance_delta_state(args);
+    const int64_t tokens = sequence.rows - sequence.drafts;
+    int64_t done = 0;
+    for (const SavedState& save : sequence.saves) {
+      AdvanceState(args, save.tokens - done);
+      std::copy_n(matrix, matrix_floats, MatrixOf(layer, save.state, head));
+      done = save.tokens;
+    }
+    AdvanceState(args, tokens - done);
     if (sequence.drafts == 0) return;
     // Drafts may be wrong.
     args.state = scratch_.data() + thread * scratch_floats_;
     std::copy_n(matrix, matrix_floats, args.state);
-    args.q += args.tokens * args.stride;
-    args.k += args.tokens * args.stride;
-    args.v += args.tokens * args.stride;
-    args.decay += args.tokens * args.factor_stride;
-    args.beta += args.tokens * args.factor_stride;
-    args.out += args.tokens * args.out_stride;
-    args.tokens = sequence.drafts;
-    kernels_.advance_delta_state(args);
+    AdvanceState(args, sequence.drafts);
   });
   // The convolutions have read the states.
   pool_.ParallelFor(std::ssize(sequences_), [&](int64_t i, int) {
     const DeltaRows& sequence = sequences_[i];
     const int64_t tokens = sequence.rows - sequence.drafts;
     const float* const first = buffers_.qkv + sequence.first_row * channels;
-    Shift(spec.conv - 1, channels, first, tokens, channels, ConvState(layer, sequence));
+    float* const state = ConvState(layer, sequence.state);
+    for (const SavedState& save : sequence.saves) {
+      KeepLast(spec.conv - 1, channels, state, first, save.tokens, channels,
+               ConvState(layer, save.state));
+    }
+    KeepLast(spec.conv - 1, channels, state, first, tokens, channels, state);
     for (int64_t d = 0; d < sequence.drafts; ++d) {
       const DraftRow kept = KeptDraft(layer, first_drafts_[i] + d);
       const int64_t row = sequence.first_row + tokens + d;
@@ -315,7 +330,7 @@ void DeltaNets::Advance(size_t sequence, int64_t drafts) {
     const DeltaNetSpec& spec = SpecOf(layer);
     const int64_t channels = spec.channels();
     const DraftRow first = KeptDraft(layer, first_drafts_[sequence]);
-    float* const conv_state = ConvState(layer, rows);
+    float* const conv_state = ConvState(layer, rows.state);
     // Nothing of the step is in the buffers any more.
     pool_.ParallelFor(drafts, [&](int64_t row, int) {
       Convolve(layer, conv_state, first.qkv, draft_floats_, row,
@@ -324,13 +339,13 @@ void DeltaNets::Advance(size_t sequence, int64_t drafts) {
     pool_.ParallelFor(spec.value_heads, [&](int64_t head, int) {
       DeltaArgs args =
           ArgsOf(spec, head, buffers_.convolved, channels, first.factors, draft_floats_);
-      args.state = MatrixOf(layer, rows, head);
+      args.state = MatrixOf(layer, rows.state, head);
       args.tokens = drafts;
       args.out = buffers_.out + head * spec.head_dim;
       args.out_stride = spec.value_size();
       kernels_.advance_delta_state(args);
     });
-    Shift(spec.conv - 1, channels, first.qkv, drafts, draft_floats_, conv_state);
+    KeepLast(spec.conv - 1, channels, conv_state, first.qkv, drafts, draft_floats_, conv_state);
   }
 }
 

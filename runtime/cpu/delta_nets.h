@@ -9,6 +9,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/matmul.h"
+#include "runtime/cpu/recurrent_states.h"
 #include "runtime/cpu/thread_pool.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
@@ -48,11 +49,14 @@ struct DeltaRows {
   bool begins = false;
   // The sequence's state, ModelSpec::state_floats() of them.
   std::span<float> state;
+  // In ascending order, of the rows that are no drafts; the pointees live as long as the states.
+  std::span<const SavedState> saves = {};
 };
 
 // Computes the formulas of DeltaNetSpec token by token in F32, with the sums of a token in one
 // order, so that a token's result depends on its row and on the state before it alone. A step
-// leaves the state after the tokens that are no drafts, and keeps what Advance needs of the drafts.
+// leaves the state after the tokens that are no drafts, and those that are saved, and keeps what
+// Advance needs of the drafts.
 // Owns copies of the convolutions' weights; one Run or Advance at a time.
 class DeltaNets {
  public:
@@ -92,8 +96,9 @@ class DeltaNets {
   };
 
   const DeltaNetSpec& SpecOf(int layer) const { return spec_.layers[layer].delta; }
-  float* ConvState(int layer, const DeltaRows& rows) const;
-  float* MatrixOf(int layer, const DeltaRows& rows, int64_t value_head) const;
+  // The layer's part of a state: rows of the convolution, and the matrix of a head.
+  float* ConvState(int layer, std::span<float> state) const;
+  float* MatrixOf(int layer, std::span<float> state, int64_t value_head) const;
   DraftRow KeptDraft(int layer, int64_t draft) const;
 
   // Computes the rows of qkv, gate and raw_factors.
@@ -107,6 +112,8 @@ class DeltaNets {
   // A head of consecutive tokens, without a state, a number of tokens and a place for results.
   static DeltaArgs ArgsOf(const DeltaNetSpec& spec, int64_t value_head, const float* convolved,
                           int64_t stride, const float* factors, int64_t factor_stride);
+  // Moves the state of a head on by `tokens` tokens, and `args` to those behind them.
+  void AdvanceState(DeltaArgs& args, int64_t tokens) const;
   void AdvanceStates(int layer);
 
   const KernelTable& kernels_;

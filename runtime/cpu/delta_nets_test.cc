@@ -346,6 +346,43 @@ TEST_P(DeltaNetsTest, DraftsLeaveAStateIfTheyAreRight) {
   }
 }
 
+// With the bits that the state has where a part ends there, and with no trace in the part itself.
+TEST_P(DeltaNetsTest, StatesAreSavedAnywhereInAPart) {
+  for (const DeltaNetSpec& delta : Specs()) {
+    TestNet net(delta);
+    const std::vector<float> x = RandomFloats(30 * kHidden, 94);
+    for (const int begin : {0, 1, 2, 10}) {
+      const int count = 24 - begin;
+      for (const auto& [first, second] : {std::pair(1, 2), {3, 11}, {5, count - 1}, {1, count}}) {
+        for (const int drafts : {0, 4}) {
+          SCOPED_TRACE(::testing::Message() << "from " << begin << " after " << first << " and "
+                                            << second << ", " << drafts << " drafts");
+          Runner runner(net, *GetParam());
+          if (begin > 0) runner.Run(x, 0, begin);
+          const SavedState saves[] = {{first, runner.state(1)}, {second, runner.state(2)}};
+          const DeltaRows part = {.first_row = 0,
+                                  .rows = count + drafts,
+                                  .drafts = drafts,
+                                  .begins = begin == 0,
+                                  .state = runner.state(0),
+                                  .saves = saves};
+          const auto rows = std::span<const float>(x).subspan(begin * kHidden);
+          const auto out = runner.RunStep({&part, 1}, rows.first((count + drafts) * kHidden));
+          Runner expected(net, *GetParam());
+          if (begin > 0) expected.Run(x, 0, begin);
+          EXPECT_TRUE(SameBits(out, expected.Run(x, begin, count + drafts, drafts)));
+          EXPECT_TRUE(SameBits(runner.state(0), expected.state(0)));
+          for (const SavedState& save : saves) {
+            Runner ends(net, *GetParam());
+            ends.Run(x, 0, begin + save.tokens);
+            EXPECT_TRUE(SameBits(save.state, ends.state(0))) << save.tokens;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(DeltaNetsTest, FusedTensorsAreAsGoodAsSplitOnes) {
   TestNet split(Specs()[1]);
   TestNet fused(Specs()[1]);

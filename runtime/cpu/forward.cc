@@ -198,7 +198,8 @@ void Forward::Plan(std::span<const ForwardSequence> sequences) {
                            .rows = static_cast<int64_t>(sequence.tokens.size()),
                            .drafts = sequence.drafts,
                            .begins = sequence.first_position == 0,
-                           .state = sequence.state});
+                           .state = sequence.state,
+                           .saves = sequence.saves});
     for (size_t i = 0; i < sequence.tokens.size(); ++i) {
       const int64_t position = sequence.first_position + static_cast<int64_t>(i);
       const int64_t block = position / block_tokens;

@@ -35,6 +35,8 @@ struct ForwardSequence {
   // which Run replaces by that after the last token that is no draft. What it holds does not matter
   // before position 0.
   std::span<float> state = {};
+  // The states that Run saves; the pointees live until the next Run.
+  std::span<const SavedState> saves = {};
   // The first position that has keys and values.
   int64_t first_key = 0;
 };

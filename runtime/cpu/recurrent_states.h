@@ -11,6 +11,12 @@
 
 namespace orcd::cpu {
 
+// The state after the first `tokens` tokens of a sequence's part of a step goes to `state`.
+struct SavedState {
+  int64_t tokens = 0;
+  std::span<float> state;
+};
+
 // Owns the memory; a state is `floats` of them. A state that was never written holds zeros.
 class RecurrentStates {
  public:

@@ -48,6 +48,8 @@ int64_t StateBytes(const ModelSpec& spec) {
 
 BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options) {
   BackendOptions own = options;
+  // It has a slot for each of the model's.
+  own.fewer_seqs = false;
   const int64_t blocks =
       std::min(BlocksOfAllSequences(draft, options), CeilDiv(kDraftKvTokens, options.block_tokens));
   const int64_t block_positions =

@@ -16,6 +16,7 @@ TEST(DraftMemoryTest, ADraftModelHasTheSlotsOfTheModelAndAKvCacheOfItsOwnSize) {
   const auto model = NanoModel();
   ASSERT_NE(model, nullptr);
   BackendOptions options = {.max_seqs = 7,
+                            .fewer_seqs = true,
                             .max_step_tokens = 50,
                             .kv_cache_bytes = 1,
                             .kv_cache_fraction = 0.5,
@@ -25,6 +26,7 @@ TEST(DraftMemoryTest, ADraftModelHasTheSlotsOfTheModelAndAKvCacheOfItsOwnSize) {
                             .threads = 3};
   const BackendOptions own = DraftBackendOptions(model->spec(), options);
   EXPECT_EQ(own.max_seqs, 7);
+  EXPECT_FALSE(own.fewer_seqs) << "a slot for each of the model's";
   EXPECT_EQ(own.max_step_tokens, 50);
   EXPECT_EQ(own.max_context, 300);
   EXPECT_EQ(own.block_tokens, 8);

@@ -75,8 +75,8 @@ absl::StatusOr<std::string> WhyNothingIsPredicted(const Model& model, const Back
                       "' does not compute the block that predicts tokens");
 }
 
-// Makes the drafter for a backend that computes `model` and was made with options.backend. `draft`
-// is null unless it is a model.
+// Makes the drafter for a backend that computes `model` and was made with options.backend, whose
+// max_seqs are the backend's. `draft` is null unless it is a model.
 absl::StatusOr<MadeDrafter> MakeDrafter(const Model& model, const BackendInfo& backend,
                                         const std::shared_ptr<const Model>& draft,
                                         const LoadModelOptions& options, const BackendMaker& maker,
@@ -172,6 +172,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
     }
     ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                           maker.make(model, own.backend, observer));
+    own.backend.max_seqs = backend->info().max_seqs;
     ORCD_RETURN_IF_ERROR(CheckNumerics(model, *backend, maker, own.backend.threads, observer));
     ORCD_RETURN_IF_ERROR(model->CheckIntact(own.model.threads));
     ORCD_ASSIGN_OR_RETURN(MadeDrafter made,

@@ -210,7 +210,7 @@ absl::Status ModelDrafter::Launch(std::span<const DraftRequest> requests,
       seq.tokens = request.tokens.subspan(part->begin, part->tokens);
       seq.start_position = part->begin;
       seq.restore_state = part->restore_state;
-      seq.save_state = part->save_state;
+      if (part->save_state.has_value()) seq.save_states = {&*part->save_state, 1};
     } else {
       seq.tokens = kLastDrawn;
       seq.start_position = part->begin + part->tokens + step - 1;
@@ -254,7 +254,7 @@ void ModelDrafter::TakeCells(int slot_index, Part& part) {
   }
   // The cell that is not restored; else the older one.
   slot.last_saved = 1 - (restored >= 0 ? restored : slot.last_saved);
-  part.save_state = kCellsOfSlot * slot_index + slot.last_saved;
+  part.save_state = {.tokens = part.tokens, .cell = kCellsOfSlot * slot_index + slot.last_saved};
   slot.saved_at[slot.last_saved] = part.begin + part.tokens;
   slot.state_at = part.begin + part.tokens + std::max(part.guesses - 1, 0);
 }

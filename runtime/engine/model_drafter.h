@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -87,9 +88,9 @@ class ModelDrafter : public Drafter {
     // Guesses to draw; with 0 the tokens are only run.
     int guesses = 0;
     std::vector<int32_t> drawn = {};
-    // The cells that the first step restores and saves; -1: none.
+    // The cell that the first step restores, -1: none; and the state that it saves.
     int32_t restore_state = -1;
-    int32_t save_state = -1;
+    std::optional<StateSave> save_state = std::nullopt;
     // False once keys, values or logits were not finite.
     bool finite = true;
   };

@@ -498,7 +498,7 @@ void Scheduler::PlanPrompts(StepBatch& batch, InFlight& step) {
   const int share = std::max(budget - budget / 2, budget - others);
   for (size_t i = 0; i < prompts_.size() && budget > 0; ++i) {
     const int wanted = std::min(prompts_[i]->unscheduled(), i == 0 ? share : budget);
-    const int count = TakeStepBlocks(*prompts_[i], CutAtCheckpoint(*prompts_[i], wanted));
+    const int count = TakeStepBlocks(*prompts_[i], wanted);
     AddPart(*prompts_[i], count, batch, step);
     budget -= count;
   }
@@ -573,12 +573,11 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
-  StateCell saved;
-  if (backend_.recurrent && drafts == 0) saved = TakeCheckpoint(sequence, sequence.scheduled);
   part.restore_state = sequence.checkpoint.id();
-  part.save_state = saved.id();
   step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts,
-                        part.predictions, std::move(sequence.checkpoint), std::move(saved)});
+                        part.predictions, std::move(sequence.checkpoint)});
+  if (backend_.recurrent && drafts == 0) TakeCheckpoints(step.parts.back());
+  part.save_states = step.parts.back().saves;
   batch.seqs.push_back(part);
 }
 
@@ -721,7 +720,7 @@ void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, a
       result.finite && AllFinite(result.target_logprobs) && (drops || AllFinite(result.samples));
   if (all_finite && part.begin == sequence.computed) {
     AcceptPositions(sequence, end);
-    if (part.saved.held()) NameCheckpoint(part);
+    NameCheckpoints(part);
   }
   if (part.drafts > 0 || part.predictions > 0) KeepBlocks(sequence, sequence.scheduled);
 }

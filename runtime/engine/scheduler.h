@@ -200,9 +200,11 @@ class Scheduler {
       int drafts;
       // StepSequence::predictions.
       int predictions;
-      // The cells that the step restores and saves; empty holds if there are none.
+      // The cell that the step restores, an empty hold if there is none; the states that it saves,
+      // and a hold on the cell of each.
       StateCell restored;
-      StateCell saved;
+      std::vector<StateSave> saves = {};
+      std::vector<StateCell> saved = {};
     };
     std::vector<Part> parts;
     // When the backend got it: after tokens were guessed.
@@ -326,21 +328,19 @@ class Scheduler {
 
   // True if states of the sequence are saved.
   bool KeepsStates(const Sequence& sequence) const;
-  // The positions of the known tokens at which a state is worth a step of its own; 0: none.
+  // The positions of the known tokens at which a state is worth more than elsewhere; 0: none.
   std::array<int, 3> PlannedCheckpoints(const Sequence& sequence) const;
-  // True if the state at this position is saved if a part ends there.
+  // True if the state at this position is saved by a part that could.
   bool IsCheckpoint(const Sequence& sequence, int position) const;
-  // Number of the next `count` tokens of a prompt after which its part ends, so that it ends at a
-  // checkpoint if it comes to one.
-  int CutAtCheckpoint(const Sequence& sequence, int count) const;
   // The sequence begins with the checkpoint after its first `shared` blocks, if it shares any, and
   // others have the first `found` of its blocks.
   void BeginAtCheckpoint(Sequence& sequence, int shared, int found);
-  // A cell for the state at `end`, at which a part of the sequence ends; an empty hold if that is
-  // no checkpoint.
-  StateCell TakeCheckpoint(Sequence& sequence, int end);
-  // Names the state that the part has saved, whose positions are accepted.
-  void NameCheckpoint(const InFlight::Part& part);
+  // Takes cells for the states that the part saves.
+  void TakeCheckpoints(InFlight::Part& part);
+  // A cell for the state at `position`, an empty hold if that is no checkpoint or has one already.
+  StateCell TakeCheckpoint(Sequence& sequence, int position);
+  // Names the states that the part has saved, whose positions are accepted.
+  void NameCheckpoints(const InFlight::Part& part);
   // Forgets the sequence's checkpoint, as it gives its slot up.
   static void LeaveCheckpoint(Sequence& sequence);
 

@@ -3,18 +3,18 @@
 //
 // The state of such a model after a prefix cannot be cut from a later one, as KV blocks can. So the
 // states of some positions are kept in cells, each under the name of the KV block that ends there,
-// and a sequence can begin after the blocks and the checkpoint that are both there. A cell takes as
-// much memory as the keys and values of some thousand tokens, so that checkpoints are few:
-// - A step that runs a part of a prompt ends the part at a block's end and saves the state there,
-//   if checkpoint_tokens have passed since the last checkpoint. A part is not made shorter for
-//   that: a prompt that runs in large steps has a checkpoint in each.
+// and a sequence can begin after the blocks and the checkpoint that are both there. To save one
+// costs a part no more than the copy, wherever in its tokens it falls. But a cell takes as much
+// memory as the keys and values of some thousand tokens, so that checkpoints are few:
+// - A part of a prompt saves the state at its last block's end, if checkpoint_tokens have passed
+//   since the last checkpoint: a prompt that runs in large steps has a checkpoint in each.
 // - A prompt's last block boundary is a checkpoint, since the same prompt may come again, alone, as
 //   the beginning of a conversation's next turn, or for the request's other samples.
 // - A long prompt also has one before that, at a multiple of checkpoint_tokens, since many prompts
 //   differ in their last lines alone.
 // - If KV blocks were found beyond the checkpoint, others have begun alike, and more may come: the
 //   end of those blocks is a checkpoint.
-// Each of the last three costs a short step, and none of them is made close after another.
+// None of the last three is made close after another, which spares almost as many tokens.
 // - A sequence that decodes saves its state once checkpoint_tokens have passed. It does not
 //   overwrite a cell at each block instead: that copies the whole state, and spares the next turn
 //   no more than checkpoint_tokens of prompt. A part with drafts saves nothing, for the state after
@@ -44,24 +44,11 @@ bool Scheduler::IsCheckpoint(const Sequence& sequence, int position) const {
   if (!KeepsStates(sequence) || position % backend_.block_tokens != 0) return false;
   const int since = position - sequence.last_checkpoint;
   if (since >= checkpoint_tokens_) return true;
-  // Fewer tokens are run again in the time of a step. But each of a request's samples would.
+  // Fewer tokens are run again in little time. But each of a request's samples would.
   const int least =
       sequence.live->request.samples > 1 ? backend_.block_tokens : checkpoint_tokens_ / 4;
   return since >= std::max(least, 1) &&
          std::ranges::count(PlannedCheckpoints(sequence), position) > 0;
-}
-
-int Scheduler::CutAtCheckpoint(const Sequence& sequence, int count) const {
-  if (!KeepsStates(sequence)) return count;
-  const int begin = sequence.scheduled;
-  int end = begin + count;
-  for (const int position : PlannedCheckpoints(sequence)) {
-    if (position > begin && position < end && IsCheckpoint(sequence, position)) end = position;
-  }
-  if (count == sequence.unscheduled()) return end - begin;
-  const int boundary = end - end % backend_.block_tokens;
-  if (boundary > begin && IsCheckpoint(sequence, boundary)) end = boundary;
-  return end - begin;
 }
 
 void Scheduler::BeginAtCheckpoint(Sequence& sequence, int shared, int found) {
@@ -73,26 +60,48 @@ void Scheduler::BeginAtCheckpoint(Sequence& sequence, int shared, int found) {
   counts_.checkpoint_tokens += sequence.scheduled;
 }
 
-StateCell Scheduler::TakeCheckpoint(Sequence& sequence, int end) {
-  if (!IsCheckpoint(sequence, end)) return {};
+void Scheduler::TakeCheckpoints(InFlight::Part& part) {
+  Sequence& sequence = *part.sequence;
+  if (!KeepsStates(sequence)) return;
+  const std::array<int, 3> planned = PlannedCheckpoints(sequence);
+  std::array<int, kMaxStateSaves> positions = {planned[0], planned[1], planned[2],
+                                               part.end - part.end % backend_.block_tokens};
+  std::ranges::sort(positions);
+  for (const int position : positions) {
+    // A position that stands there twice is close after itself.
+    if (position <= part.begin || position > part.end) continue;
+    StateCell cell = TakeCheckpoint(sequence, position);
+    if (!cell.held()) continue;
+    part.saves.push_back({.tokens = position - part.begin, .cell = cell.id()});
+    part.saved.push_back(std::move(cell));
+  }
+}
+
+StateCell Scheduler::TakeCheckpoint(Sequence& sequence, int position) {
+  if (!IsCheckpoint(sequence, position)) return {};
   StateCell cell;
   // The last token may be one that is being drawn.
-  if (end <= static_cast<int>(sequence.tokens.size())) {
+  if (position <= static_cast<int>(sequence.tokens.size())) {
     // A state that is there counts as used, and need not be saved again.
-    cell = states_.Find(BlockHashes(sequence, end / backend_.block_tokens).back());
+    cell = states_.Find(BlockHashes(sequence, position / backend_.block_tokens).back());
   }
   const bool is_there = cell.held();
   if (!is_there) cell = states_.Take();
-  if (cell.held()) sequence.last_checkpoint = end;
+  if (cell.held()) sequence.last_checkpoint = position;
   return is_there ? StateCell() : std::move(cell);
 }
 
-void Scheduler::NameCheckpoint(const InFlight::Part& part) {
+void Scheduler::NameCheckpoints(const InFlight::Part& part) {
   Sequence& sequence = *part.sequence;
-  // The generation may have ended before the part's last token.
-  if (part.end > static_cast<int>(sequence.tokens.size())) return;
-  const int blocks = part.end / backend_.block_tokens;
-  if (states_.Name(part.saved, BlockHashes(sequence, blocks).back())) ++counts_.saved_checkpoints;
+  for (size_t i = 0; i < part.saves.size(); ++i) {
+    const int position = part.begin + part.saves[i].tokens;
+    // The generation may have ended before the part's last token.
+    if (position > static_cast<int>(sequence.tokens.size())) return;
+    const int blocks = position / backend_.block_tokens;
+    if (states_.Name(part.saved[i], BlockHashes(sequence, blocks).back())) {
+      ++counts_.saved_checkpoints;
+    }
+  }
 }
 
 void Scheduler::LeaveCheckpoint(Sequence& sequence) {

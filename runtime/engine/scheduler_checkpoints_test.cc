@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -141,26 +142,61 @@ TEST_F(SchedulerCheckpointsTest, StepsThatEndAPromptAnywhereSaveAtABlocksEnd) {
     scheduler_->Add(Ask(Text(5, 2), 40), now_);
     Advance();
     RunAlone(prompt);
-    // 528 of 529 tokens of each step.
+    // Parts of 529 tokens.
     EXPECT_EQ(RunAlone(Differ(prompt, 1100, 10, 1)), 1056);
     EXPECT_EQ(RunAlone(Differ(prompt, 1055, 10, 2)), 528);
   }
 }
 
-TEST_F(SchedulerCheckpointsTest, AShortPromptCostsNoMoreSteps) {
+TEST_F(SchedulerCheckpointsTest, CheckpointsCutNoStep) {
+  for (const int depth : {1, 2}) {
+    for (const auto& [tokens, step_tokens, steps] :
+         {std::tuple(4096, 4096, 1), {8192, 4096, 2}, {5000, 1000, 5}, {300, 4096, 1}}) {
+      SCOPED_TRACE(absl::StrCat(tokens, " tokens in steps of ", step_tokens));
+      Make(LongInfo(depth, step_tokens), kLong);
+      const int64_t before = commits_;
+      EXPECT_EQ(RunAlone(Text(tokens, 1), 1), 0);
+      EXPECT_EQ(commits_ - before, steps);
+      EXPECT_EQ(RunAlone(Text(tokens, 1), 1), (tokens - 1) / 16 * 16);
+      EXPECT_EQ(commits_ - before, steps + 1);
+    }
+  }
+}
+
+// They are where the prompt parts from another, at the last multiple of 512 and at the last block's
+// end.
+TEST_F(SchedulerCheckpointsTest, APartSavesAllStatesThatFallIntoIt) {
+  Make(LongInfo(1, 4096), kLong);
+  const std::vector<int32_t> prompt = Text(2500, 1);
+  RunAlone(prompt, 1);
+  scheduler_->Add(Ask(Differ(prompt, 1000, 1400, 1), 1), now_);
+  StepBatch batch;
+  ASSERT_TRUE(scheduler_->Plan(now_, batch));
+  ASSERT_TRUE(backend_->Launch(batch).ok());
+  ASSERT_EQ(batch.seqs.size(), 1u);
+  EXPECT_EQ(batch.seqs[0].tokens.size(), 2400u);
+  std::vector<int32_t> after;
+  for (const StateSave& save : batch.seqs[0].save_states) after.push_back(save.tokens);
+  EXPECT_EQ(after, (std::vector<int32_t>{992, 2048, 2384}));
+  RunToEnd();
+  ExpectNothingHeld();
+  for (const int same : {992, 2048, 2384}) {
+    EXPECT_EQ(RunAlone(Differ(Differ(prompt, 1000, 1400, 1), same, 40, same), 1), same);
+  }
+}
+
+TEST_F(SchedulerCheckpointsTest, AShortPromptLeavesNoCheckpoint) {
   BackendInfo info = LongInfo(1, 4096);
   Make(info, kLong);
-  const int64_t before = commits_;
   RunAlone(Text(127, 1), 1);
-  EXPECT_EQ(commits_ - before, 1);
   EXPECT_EQ(backend_->states_saved, 0);
   EXPECT_EQ(RunAlone(Text(127, 1), 1), 0);
-  // Its last block boundary is worth a step from 128 tokens on.
+  // Its last block boundary is worth a cell from 128 tokens on.
   EXPECT_EQ(RunAlone(Text(129, 2), 1), 0);
   EXPECT_EQ(RunAlone(Text(129, 2), 1), 128);
 }
 
-TEST_F(SchedulerCheckpointsTest, WithoutCellsNothingIsCutOrCached) {
+TEST_F(SchedulerCheckpointsTest, WithoutCellsNothingIsCached) {
   for (const int depth : {1, 2}) {
     BackendInfo info = LongInfo(depth, 1000);
     info.state_cells = 0;
@@ -355,7 +391,7 @@ TEST_F(SchedulerCheckpointsTest, AStateThatIsNotFiniteIsForgotten) {
   checkpoint_tokens_ = 8;
   for (const int depth : {1, 2}) {
     Make(StateInfo(depth, /*cells=*/20), 64);
-    backend_->poisons = [](const StepSequence& seq) { return seq.save_state >= 0; };
+    backend_->poisons = [](const StepSequence& seq) { return !seq.save_states.empty(); };
     scheduler_->Add(Ask(Text(40, 1), 3), now_);
     RunToEnd();
     EXPECT_FALSE(sinks_["r0"]->finished->status.ok());
@@ -380,8 +416,8 @@ TEST_F(SchedulerCheckpointsTest, CancelReleasesTheCellsOfAStepInFlight) {
     ASSERT_TRUE(scheduler_->Plan(now_, batch));
     ASSERT_TRUE(backend_->Launch(batch).ok());
     EXPECT_GE(batch.seqs[0].restore_state, 0);
-    EXPECT_GE(batch.seqs[0].save_state, 0);
-    EXPECT_EQ(scheduler_->states().held(), 2);
+    EXPECT_FALSE(batch.seqs[0].save_states.empty());
+    EXPECT_EQ(scheduler_->states().held(), 1 + std::ssize(batch.seqs[0].save_states));
     int released = 0;
     scheduler_->Cancel({&id, 1}, FinishReason::kCancelled, [&](int count) {
       released = count;

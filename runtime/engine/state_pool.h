@@ -21,7 +21,7 @@ class StateCell {
   ~StateCell();
 
   bool held() const { return pool_ != nullptr; }
-  // As StepSequence::restore_state and save_state: -1 if no cell is held.
+  // As StepSequence::restore_state: -1 if no cell is held.
   int32_t id() const { return id_; }
   void Release();
 

@@ -208,14 +208,17 @@ class NullBackend : public Backend {
       if (window_ > 0) hash = RunWindow(seq, position, hash);
       Row(kv_, seq.blocks, position++) = hash;
     };
+    auto save = seq.save_states.begin();
     for (size_t i = 0; i < seq.tokens.size(); ++i) {
       run(seq.tokens[i] == kPreviousSample ? slot.last_sample : seq.tokens[i]);
       if (i < seq.targets.size()) {
         result.target_logprobs.push_back(
             MakeSample(hash, seq.targets[i], seq.target_logprobs, vocab_));
       }
+      if (save != seq.save_states.end() && save->tokens == static_cast<int32_t>(i) + 1) {
+        cells_[save++->cell] = slot.state;
+      }
     }
-    if (seq.save_state >= 0) cells_[seq.save_state] = slot.state;
     for (const int32_t draft : seq.drafts) run(draft);
   }
 

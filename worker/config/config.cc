@@ -490,7 +490,8 @@ ConfigResult ParseConfig(const std::vector<std::string>& args, const Environment
       ->group("Engine");
   app.add_option("--max-seqs", config.max_seqs,
                  "Requests that run together; 0: 16 on a CPU, 256 on a GPU, 64 on one of less than "
-                 "30 GiB")
+                 "30 GiB, and fewer, down to 16, if their recurrent states would take more than a "
+                 "quarter of its memory beside the weights")
       ->check(CLI::Range(0, 4096))
       ->option_text("N [0]")
       ->group("Engine");

@@ -23,6 +23,12 @@ constexpr bool DeltaKernelsTake(const DeltaNetSpec& spec) {
          spec.conv <= 8;
 }
 
+// The state after the first `tokens` of a run's tokens goes to that of index `state` (DeltaStates).
+struct RunSave {
+  int32_t tokens;
+  int32_t state;
+};
+
 // A part of a step: consecutive tokens of one sequence, and then its drafts.
 struct RunEntry {
   int32_t slot;
@@ -35,6 +41,9 @@ struct RunEntry {
   int32_t first_position;
   // Index among the step's drafts of the first.
   int32_t first_draft;
+  // Among the step's saves; in ascending order of tokens, each at least one.
+  int32_t first_save;
+  int32_t saves;
 };
 
 // Beside the StepTables, of models with recurrent layers; entries past the step's real counts are
@@ -42,6 +51,7 @@ struct RunEntry {
 struct StepRuns {
   const RunEntry* runs = nullptr;         // [sequences of the step]
   const int32_t* run_of_token = nullptr;  // [tokens of the step]
+  const RunSave* saves = nullptr;
 };
 
 // A sequence's state holds, for each recurrent layer, the rows u of the last `conv` positions,
@@ -119,8 +129,8 @@ struct DeltaArgs {
 };
 
 // Any step, in this order. The first makes `convolved` and `factors`, and what is kept of drafts;
-// the second makes `o`, and moves the states on by the tokens that are no drafts; the third makes
-// `out`.
+// the second makes `o`, moves the states on by the tokens that are no drafts, and saves those that
+// the runs say; the third makes `out`.
 cudaError_t LaunchDeltaInputs(const DeltaArgs& args, cudaStream_t stream);
 cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream);
 cudaError_t LaunchDeltaGate(const DeltaArgs& args, cudaStream_t stream);

@@ -210,13 +210,14 @@ struct Part {
   int position;
   int tokens;
   int drafts = 0;
+  std::vector<RunSave> saves = {};
 };
 
 // Rows of a step's tokens and drafts, part after part.
 struct Results {
   std::vector<std::vector<float>> o;
   std::vector<std::vector<uint16_t>> out;
-  // Of the launches apart.
+  // Results of the launches apart.
   std::vector<std::vector<float>> u;
   std::vector<std::vector<float>> convolved;
   std::vector<std::vector<float>> factors;
@@ -262,6 +263,8 @@ class Machine {
     std::vector<int32_t> run_of_token;
     std::vector<SequenceEntry> sequences;
     std::vector<RunEntry> runs;
+    // The first is no run's.
+    std::vector<RunSave> saves = {{.tokens = 1, .state = 0}};
     std::vector<const Part*> part_of_token;
     const auto add_unused_token = [&] {
       tokens.push_back({.id = 0, .sequence = -1, .position = 0});
@@ -274,7 +277,9 @@ class Machine {
                       .tokens = 0,
                       .drafts = 0,
                       .first_position = -1,
-                      .first_draft = -1});
+                      .first_draft = -1,
+                      .first_save = -1,
+                      .saves = 0});
     };
     int drafts = 0;
     for (const Part& part : parts) {
@@ -287,7 +292,10 @@ class Machine {
                       .tokens = part.tokens,
                       .drafts = part.drafts,
                       .first_position = part.position,
-                      .first_draft = drafts});
+                      .first_draft = drafts,
+                      .first_save = static_cast<int32_t>(saves.size()),
+                      .saves = static_cast<int32_t>(part.saves.size())});
+      saves.insert(saves.end(), part.saves.begin(), part.saves.end());
       for (int i = 0; i < part.tokens + part.drafts; ++i) {
         const bool draft = i >= part.tokens;
         if (i == 0 || draft) {
@@ -329,6 +337,7 @@ class Machine {
     const DeviceArray<SequenceEntry> device_sequences(sequences);
     const DeviceArray<RunEntry> device_runs(runs);
     const DeviceArray<int32_t> device_run_of_token(run_of_token);
+    const DeviceArray<RunSave> device_saves(saves);
     const DeviceArray<int32_t> not_finite(std::vector<int32_t>(kAllSlots, 0));
     const DeviceArray<float> convolved(size_t{1} * count * channels);
     const DeviceArray<float> factors(size_t{1} * count * 2 * spec.value_heads);
@@ -338,7 +347,9 @@ class Machine {
     DeltaArgs args = {
         .spec = spec,
         .step = {.tokens = device_tokens.data(), .sequences = device_sequences.data()},
-        .runs = {.runs = device_runs.data(), .run_of_token = device_run_of_token.data()},
+        .runs = {.runs = device_runs.data(),
+                 .run_of_token = device_run_of_token.data(),
+                 .saves = device_saves.data()},
         .tokens = count,
         .sequences = static_cast<int>(runs.size()),
         .inputs = {.partials = device_product.data(),
@@ -644,6 +655,66 @@ TEST_F(DeltaNetTest, DraftsAreWhatTheirTokensAreAndAreReplayed) {
     EXPECT_TRUE(SameBits(machine.State(3), tokens.State(0)));
     EXPECT_TRUE(SameBits(machine.State(0), tokens.State(1)));
     EXPECT_EQ(machine.WrittenOutside({0, 1, 3}), 0);
+  }
+}
+
+// A state that is saved within a run has the bits that the slot's has where a run ends there, with
+// its ring; and the run's own state and results are as without.
+TEST_F(DeltaNetTest, StatesAreSavedAnywhereInARun) {
+  constexpr int kTokens = 20;
+  constexpr int kGuesses = 3;
+  for (const Net& net : Nets()) {
+    SCOPED_TRACE(::testing::PrintToString(net));
+    Machine tokens(net, stream());
+    const std::vector<float> nothing = tokens.State(0);
+    std::vector<std::vector<float>> states = {nothing};
+    Results expected;
+    for (int i = 0; i < kTokens + kGuesses; ++i) {
+      expected.Append(OneByOne(tokens, 1, 0, i, 1));
+      states.push_back(tokens.State(0));
+    }
+    Machine machine(net, stream());
+    const auto clear = [&] {
+      for (int slot = 0; slot < kSlots; ++slot) machine.SetState(slot, nothing);
+    };
+    for (const int begin : {0, 1, 2, 9}) {
+      const int count = kTokens - begin;
+      for (const std::vector<int>& at : std::vector<std::vector<int>>{
+               {1, 2, 3, 4}, {5, 7, 8, 9}, {count - 1}, {2, count - 2, count}, {count}}) {
+        for (const int drafts : {0, kGuesses}) {
+          SCOPED_TRACE(::testing::Message() << "from " << begin << " after "
+                                            << ::testing::PrintToString(at) << ", " << drafts);
+          clear();
+          if (begin > 0) machine.Run({{1, 2, 0, begin}});
+          Part part = {1, 2, begin, count, drafts};
+          constexpr int kCells[] = {4, 0, 3, 1};
+          for (size_t i = 0; i < at.size(); ++i) part.saves.push_back({at[i], kCells[i]});
+          const Results of_run = machine.Run({part});
+          ASSERT_TRUE(SameRows(
+              of_run.out, {expected.out.begin() + begin, expected.out.begin() + kTokens + drafts}));
+          ASSERT_TRUE(SameBits(machine.State(2), states[kTokens]));
+          for (const RunSave& save : part.saves) {
+            ASSERT_TRUE(SameBits(machine.State(save.state), states[begin + save.tokens]))
+                << save.tokens;
+          }
+        }
+      }
+    }
+    // Single tokens, of which some runs' are saved.
+    for (const bool one_launch : {false, true}) {
+      clear();
+      machine.Run({{1, 2, 0, 1}});
+      for (int i = 1; i < 11; ++i) {
+        SCOPED_TRACE(::testing::Message() << "token " << i << ", " << one_launch);
+        for (const int slot : {3, 4}) machine.SetState(slot, nothing);
+        machine.Run({{7, 0, i - 1, 1, 0, {{1, 4}}}, {1, 2, i, 1, 0, {{1, 3}}}, {8, 1, i - 1, 1}},
+                    one_launch);
+        ASSERT_TRUE(SameBits(machine.State(2), states[i + 1]));
+        ASSERT_TRUE(SameBits(machine.State(3), states[i + 1]));
+        ASSERT_TRUE(SameBits(machine.State(4), machine.State(0)));
+      }
+    }
+    EXPECT_EQ(machine.WrittenOutside({0, 1, 2, 3, 4}), 0);
   }
 }
 

@@ -176,24 +176,44 @@ __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Pa
   }
 }
 
-// Writes the inputs of the last tokens of `count`, which begin at `position`, to the ring; each
-// block has its columns. source(i, col): four columns of token i.
-template <typename Source>
-__device__ __forceinline__ void KeepInputs(const DeltaNetSpec& spec, const Part& part, float* ring,
-                                           int position, int count, const Source& source) {
+// Calls use(row, col) for four columns each of `rows` rows of inputs; each block has its columns.
+template <typename Use>
+__device__ __forceinline__ void ForInputs(const DeltaNetSpec& spec, const Part& part, int rows,
+                                          const Use& use) {
   constexpr int kVectors = kSlice / kDeltaVector;
-  const int kept = min(count, spec.conv);
   const int kinds = IsFirstOfKeyHead(spec, part.value_head) ? 3 : 1;
-  const int channels = DeltaChannels(spec);
-  for (int n = static_cast<int>(threadIdx.x); n < kinds * kept * kVectors; n += kThreads) {
-    const int kind = n / kVectors / kept;
-    const int i = count - kept + n / kVectors % kept;
+  for (int n = static_cast<int>(threadIdx.x); n < kinds * rows * kVectors; n += kThreads) {
+    const int kind = n / kVectors / rows;
     const int col = (kind == 0   ? part.cols.v
                      : kind == 1 ? part.cols.k + part.first
                                  : part.cols.q + part.first) +
                     n % kVectors * kDeltaVector;
-    VectorAt(ring + int64_t{(position + i) % spec.conv} * channels + col) = source(i, col);
+    use(n / kVectors % rows, col);
   }
+}
+
+// Writes the inputs of the last tokens of `count`, which begin at `position`, to the ring.
+// source(i, col): four columns of token i.
+template <typename Source>
+__device__ __forceinline__ void KeepInputs(const DeltaNetSpec& spec, const Part& part, float* ring,
+                                           int position, int count, const Source& source) {
+  const int kept = min(count, spec.conv);
+  const int channels = DeltaChannels(spec);
+  ForInputs(spec, part, kept, [&](int row, int col) {
+    const int i = count - kept + row;
+    VectorAt(ring + int64_t{(position + i) % spec.conv} * channels + col) = source(i, col);
+  });
+}
+
+// Copies to another ring the inputs before `position` that are still in it `count` tokens later.
+__device__ __forceinline__ void CopyInputs(const DeltaNetSpec& spec, const Part& part,
+                                           const float* ring, int position, int count, float* to) {
+  const int kept = min(max(spec.conv - count, 0), position);
+  const int channels = DeltaChannels(spec);
+  ForInputs(spec, part, kept, [&](int row, int col) {
+    const int64_t at = int64_t{(position - kept + row) % spec.conv} * channels + col;
+    VectorAt(to + at) = __ldcg(&VectorAt(ring + at));
+  });
 }
 
 // The first of a lane's columns in memory.
@@ -214,6 +234,16 @@ __device__ __forceinline__ void LoadColumns(const float* at, int position, Colum
   }
 }
 
+__device__ __forceinline__ Rows RowsOfTokens(const DeltaArgs& args, int value_head, int64_t first,
+                                             int count) {
+  const DeltaNetSpec& spec = args.spec;
+  return {.convolved = args.convolved + first * DeltaChannels(spec),
+          .stride = DeltaChannels(spec),
+          .factors = args.factors + first * 2 * spec.value_heads + value_head,
+          .factor_stride = 2 * spec.value_heads,
+          .beta_offset = spec.value_heads,
+          .count = count};
+}
 __device__ __forceinline__ Rows RowsOfDrafts(const DeltaNetSpec& spec, const DeltaDrafts& drafts,
                                              int64_t layer_offset, int value_head, int first,
                                              int count) {
@@ -235,28 +265,37 @@ __global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant_
   const RunEntry run = args.runs.runs[blockIdx.y];
   if (run.tokens + run.drafts == 0) return;
   const Part part = Part::Of<kDim>(spec);
-  float* const ring = DeltaRing(args.states, run.slot);
-  float* const at = FirstColumn<kDim>(spec, part, ring);
   WaitForDependency();
   Columns<kDim> columns;
-  LoadColumns<kDim>(at, run.first_position, columns);
+  LoadColumns<kDim>(FirstColumn<kDim>(spec, part, DeltaRing(args.states, run.slot)),
+                    run.first_position, columns);
   const int column = part.cols.v - 2 * DeltaKeySize(spec) +
                      static_cast<int>(threadIdx.x) / 32 * Columns<kDim>::kOfWarp +
                      Columns<kDim>::OutColumn();
   const int64_t values = DeltaValueSize(spec);
   Results<kDim> results = {.at = args.o + (run.first_token - 1) * values + column,
                            .stride = values};
-  const Rows tokens = {
-      .convolved = args.convolved + int64_t{run.first_token} * DeltaChannels(spec),
-      .stride = DeltaChannels(spec),
-      .factors = args.factors + int64_t{run.first_token} * 2 * spec.value_heads + part.value_head,
-      .factor_stride = 2 * spec.value_heads,
-      .beta_offset = spec.value_heads,
-      .count = run.tokens};
-  if (run.tokens > 0) {
-    Advance(stages, part, tokens, columns, results);
-    columns.Store(at);
-    KeepInputs(spec, part, ring, run.first_position, run.tokens, [&](int i, int col) {
+  // Tokens up to each state that is saved, and then to the slot's own.
+  int done = 0;
+#pragma unroll 1
+  for (int s = run.tokens > 0 ? 0 : run.saves + 1; s <= run.saves; ++s) {
+    const RunSave save = s < run.saves ? args.runs.saves[run.first_save + s]
+                                       : RunSave{.tokens = run.tokens, .state = run.slot};
+    if (done < save.tokens) {
+      const Rows tokens =
+          RowsOfTokens(args, part.value_head, run.first_token + done, save.tokens - done);
+      Advance(stages, part, tokens, columns, results);
+    }
+    done = save.tokens;
+    float* const to = DeltaRing(args.states, save.state);
+    columns.Store(FirstColumn<kDim>(spec, part, to));
+    if (s < run.saves) {
+      CopyInputs(spec, part, DeltaRing(args.states, run.slot), run.first_position, done, to);
+    } else {
+      // All have copied what they need of the slot's ring.
+      __syncthreads();
+    }
+    KeepInputs(spec, part, to, run.first_position, done, [&](int i, int col) {
       return SumOfPartials<float4>(args.inputs, run.first_token + i, col);
     });
   }

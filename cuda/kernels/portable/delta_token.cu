@@ -6,7 +6,7 @@
 //             warps make the query, key, value and factors. Value heads of one key head make its
 //             query and key again.
 //   Ring      blocks read rows of positions before the token's, and write the token's row, which is
-//             another one.
+//             another one. A state that is saved is written twice, and its ring copied.
 //   Floor     a read and a write of the state: 8 * head_dim^2 bytes a value head and sequence.
 #include <cuda_fp16.h>
 
@@ -83,6 +83,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
   const int in_head = static_cast<int>(threadIdx.x) % 32 * kDeltaVector;
   const bool has = in_head < kDim;
   float* const ring = DeltaRing(args.states, run.slot);
+  // From the slot's state to the one that is saved; 0: none is.
+  const int64_t to_saved = run.saves == 0 ? 0
+                                          : (args.runs.saves[run.first_save].state - run.slot) *
+                                                args.states.state_floats;
   const int column = warp * Columns::kOfWarp;
   const DeltaHeadCols cols(spec, head);
   const int col = in_head + (warp == kQuery ? cols.q : warp == kKey ? cols.k : cols.v);
@@ -112,8 +116,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
     }
     if (has) VectorAt(shared.rows[warp] + in_head) = c;
     if (has && (warp == kValue || IsFirstOfKeyHead(spec, head))) {
-      VectorAt(ring + run.first_position % spec.conv * channels + col) = now;
+      const int row = run.first_position % spec.conv * channels + col;
+      VectorAt(ring + row) = now;
       if (!IsFinite(now)) args.not_finite[run.slot] = 1;
+      if (to_saved != 0) {
+        VectorAt(ring + to_saved + row) = now;
+#pragma unroll 1
+        for (int lag = min(spec.conv - 1, run.first_position); lag > 0; --lag) {
+          const int past = (run.first_position - lag) % spec.conv * channels + col;
+          VectorAt(ring + to_saved + past) = __ldcg(&VectorAt(ring + past));
+        }
+      }
     }
   } else if (warp == kGate) {
     if (has) {
@@ -140,6 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
   columns.See(k, seen);
   columns.Move(k, v, shared.decay, shared.beta, seen);
   columns.Store(at);
+  if (to_saved != 0) columns.Store(at + to_saved);
   DeltaPart<kDim> q;
   LoadPart<kDim>(shared.rows[kQuery], q);
   const float o = columns.Out(q);
