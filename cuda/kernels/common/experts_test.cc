@@ -599,7 +599,7 @@ std::string Name(const ExpertsSpec& spec) {
          " groups";
 }
 
-constexpr int kTokenCounts[] = {1, 2, 7, 8, 9, 63, 64, 65, 127, 1000, 4096};
+constexpr int kTokenCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 63, 64, 65, 127, 512, 513, 1000, 4096};
 
 TEST_F(ChooseExpertsTest, AsTheCpuChooses) {
   for (const ExpertsSpec& spec : Specs()) {
@@ -632,6 +632,22 @@ TEST_F(ChooseExpertsTest, AllScoresAreTheSame) {
         for (size_t i = 0; i < row.size(); ++i) row[i] = (i + token) % 2 == 0 ? 0.0f : -0.0f;
       };
       Check(spec, MakeLogits(spec, tokens, zeros), {}, AllChoose(tokens));
+    }
+  }
+}
+
+// Logits that differ, but whose exponentials are one number: the lower indices are chosen.
+TEST_F(ChooseExpertsTest, LogitsThatDifferHaveEqualScores) {
+  for (const ExpertsSpec& spec : Specs()) {
+    for (const int tokens : {1, 9, 17, 600}) {
+      SCOPED_TRACE(::testing::Message() << Name(spec) << ", " << tokens << " tokens");
+      const auto fill = [](int token, std::span<float> row, std::mt19937& rng) {
+        RandomRow(token, row, rng);
+        for (float& logit : row) logit *= 1e-20f;
+        // Some tokens have two scores.
+        if (token % 2 == 0) row[rng() % row.size()] = 3;
+      };
+      Check(spec, MakeLogits(spec, tokens, fill), {}, AllChoose(tokens));
     }
   }
 }

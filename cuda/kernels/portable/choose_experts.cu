@@ -1,9 +1,9 @@
 // Chooses the experts of tokens and sorts the choices by expert (LaunchChooseExperts, experts.h).
 //
-//   ChooseOneKernel   one token: one warp does all, without sorting, as every expert has one row.
-//   ChooseFewKernel   up to 64 tokens, as many as two a warp: one block of 1,024 threads does all,
-//                     or of 256, for up to 8 tokens and 256 experts.
-//   ChooseManyKernel  a warp a token.
+//   ChooseOneKernel   one token: a block of nine warps, without sorting, as every expert has one
+//                     row.
+//   ChooseFewKernel   up to 16 tokens of up to 512 experts: one block of 1,024 threads does all.
+//   ChooseManyKernel  a block of nine warps a token; of more than 512 tokens a warp each.
 //   SortKernel        64 tokens a block. Each block counts all choices, so that blocks need nothing
 //                     of each other: 4 bytes a choice, from the L2 cache.
 //   Sort              experts have a bit for each of the block's tokens that chose them, and the
@@ -23,13 +23,20 @@ namespace {
 // Most threads of a block that sorts: at least one an expert.
 constexpr int kSortThreads = 1024;
 constexpr int kSortWarps = kSortThreads / 32;
-// Threads of a block that sorts few tokens of few experts.
-constexpr int kFewThreads = 256;
 static_assert(kMaxGpuExperts <= kSortThreads);
 // Tokens that a block sorts: the bits of two words.
 constexpr int kSortTokens = 64;
 
-constexpr int kChooseWarps = 8;
+// Most tokens that one block chooses for and sorts: two warps a token.
+constexpr int kFewTokens = 16;
+static_assert(kSortWarps / kFewTokens == 2 && kSortWarps / 3 <= kMaxWideTeams);
+// Warps of a token that has a block: one chooses, and eight score 256 experts at once.
+constexpr int kAloneWarps = 9;
+// Most tokens that have a block each: a wave of a large GPU.
+constexpr int kMaxAlone = 512;
+// Tokens of a block whose tokens have a warp each.
+constexpr int kManyTeams = 8;
+static_assert(kSortWarps <= kMaxTeams);
 // Shared memory of a block whose kernel has no limit raised, without that of fixed size.
 constexpr size_t kSharedBytes = (48 - 1) * 1024;
 
@@ -79,22 +86,26 @@ __device__ __forceinline__ int SumOfLanesTo(int value) {
   return value;
 }
 
-// Chooses for token `token`; returns lane j's choice j, or -1.
+// Chooses for token `token`, if there is one, by a team; its first warp's lane j gets choice j, or
+// -1. All warps of the block, once.
 template <int kLaneKeys>
 __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int token,
-                                              uint64_t* keys) {
+                                              const Team& team, uint64_t* keys) {
   const ExpertsSpec& spec = args.spec;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float* const logits =
       args.logits + int64_t{token} * (spec.count + (spec.shared_gated ? 1 : 0));
-  const bool chooses = args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0;
-  LaneChoice choice = {-1, 0};
-  if (chooses) choice = ChooseExpertsOfToken<kLaneKeys>(spec, logits, args.selection_bias, keys);
-  if (lane < spec.used) {
+  const bool there = token < args.tokens;
+  const bool chooses =
+      there && (args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0);
+  const LaneChoice choice = ChooseExpertsOfToken<kLaneKeys>(spec, chooses ? logits : nullptr,
+                                                            args.selection_bias, team, keys);
+  if (there && team.chooses() && lane < spec.used) {
     args.tables.chosen[int64_t{token} * spec.used + lane] = choice.expert;
     args.tables.weights[int64_t{token} * spec.used + lane] = choice.weight;
   }
-  if (lane == 0 && spec.shared_gated && args.tables.shared_weights != nullptr) {
+  if (there && team.warp == team.warps - 1 && lane == 0 && spec.shared_gated &&
+      args.tables.shared_weights != nullptr) {
     args.tables.shared_weights[token] =
         chooses ? static_cast<float>(Sigmoid(logits[spec.count])) : 0.0f;
   }
@@ -115,6 +126,9 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
+  auto* const numbers = reinterpret_cast<uint64_t*>(args.load);
+  const bool counts = blockIdx.x == 0 && thread < kLoadNumbers && args.load != nullptr;
+  uint64_t number = counts ? numbers[thread] : 0;
   const int rows = (total + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign;
   const int tiles = (total + args.tile_rows - 1) / args.tile_rows;
   int row_end = SumOfLanesTo(rows);
@@ -169,9 +183,8 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   const int max_tiles = MaxExpertTiles(spec, args.tokens, args.tile_rows);
   for (int i = all_tiles + first; i < max_tiles; i += step) args.tables.tiles[i] = {0, 0, 0};
 
-  if (block == 0 && thread < kLoadNumbers && args.load != nullptr) {
-    auto* const numbers = reinterpret_cast<uint64_t*>(args.load);
-    const uint64_t number = numbers[thread] + load[thread];
+  if (counts) {
+    number += load[thread];
     numbers[thread] = number;
     if (args.published_load != nullptr) {
       reinterpret_cast<volatile uint64_t*>(args.published_load)[thread] = number;
@@ -181,7 +194,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
 }
 
 template <int kLaneKeys>
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(kAloneWarps * 32)
     ChooseOneKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   WaitForDependency();
@@ -191,18 +204,25 @@ __global__ void __launch_bounds__(32)
   static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
   const ExpertsSpec& spec = args.spec;
   const ExpertTables& tables = args.tables;
-  const int lane = static_cast<int>(threadIdx.x);
-  const bool counts = args.load != nullptr && lane < kLoadNumbers;
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const bool counts = warp == 0 && args.load != nullptr && lane < kLoadNumbers;
   auto* const numbers = reinterpret_cast<uint64_t*>(args.load);
   uint64_t number = counts ? numbers[lane] : 0;
-  const int expert = ChooseForToken<kLaneKeys>(args, 0, reinterpret_cast<uint64_t*>(shared));
   // All or none of the token's choices.
-  const int choices = __shfl_sync(~0u, expert, 0) < 0 ? 0 : spec.used;
-  if (lane < spec.used) tables.rows[lane] = lane < choices ? lane * kExpertRowAlign : -1;
-  for (int row = lane; row < MaxExpertRows(spec, 1); row += 32) {
-    const bool has_token = row % kExpertRowAlign == 0 && row / kExpertRowAlign < choices;
-    tables.tokens[row] = has_token ? 0 : -1;
+  const bool chooses = args.step_tokens == nullptr || args.step_tokens[0].sequence >= 0;
+  const int choices = chooses ? spec.used : 0;
+  const int expert =
+      ChooseForToken<kLaneKeys>(args, 0, {.index = 0, .warp = warp, .warps = kAloneWarps},
+                                reinterpret_cast<uint64_t*>(shared));
+  if (warp == 1) {
+    if (lane < spec.used) tables.rows[lane] = lane < choices ? lane * kExpertRowAlign : -1;
+    for (int row = lane; row < MaxExpertRows(spec, 1); row += 32) {
+      const bool has_token = row % kExpertRowAlign == 0 && row / kExpertRowAlign < choices;
+      tables.tokens[row] = has_token ? 0 : -1;
+    }
   }
+  if (warp != 0) return;
   for (int i = lane; i < MaxExpertTiles(spec, 1, args.tile_rows); i += 32) {
     // There are at most as many choices as lanes.
     tables.tiles[i] =
@@ -218,45 +238,49 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// `warps`: those that choose. At least a thread an expert.
-template <int kThreads, int kLaneKeys>
-__global__ void __launch_bounds__(kThreads, 1)
-    ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args, int warps) {
+// At most kFewTokens tokens.
+template <int kLaneKeys>
+__global__ void __launch_bounds__(kSortThreads, 1)
+    ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
   const ExpertsSpec& spec = args.spec;
   const SortMemory sort(shared, spec);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
+  // The warps behind the last team have none of a token.
+  const int warps = kSortWarps / args.tokens;
+  const int token = warp / warps;
+  const Team team = {.index = token, .warp = warp % warps, .warps = warps};
   uint64_t* const keys =
-      reinterpret_cast<uint64_t*>(shared + SortBytes(spec)) + warp * ChoiceKeys(spec);
-  sort.Clear<kThreads>(spec.count);
+      reinterpret_cast<uint64_t*>(shared + SortBytes(spec)) + token * ChoiceKeys(spec);
+  sort.Clear<kSortThreads>(spec.count);
   WaitForDependency();
   __syncthreads();
-  if (warp < warps) {
-#pragma unroll 1
-    for (int token = warp; token < args.tokens; token += warps) {
-      const int expert = ChooseForToken<kLaneKeys>(args, token, keys);
-      if (lane < spec.used) sort.Note(spec.count, token, token * spec.used + lane, expert);
-    }
+  const int chosen = ChooseForToken<kLaneKeys>(args, token, team, keys);
+  if (token < args.tokens && team.chooses() && lane < spec.used) {
+    sort.Note(spec.count, token, token * spec.used + lane, chosen);
   }
   __syncthreads();
   const int expert = static_cast<int>(threadIdx.x);
   const int total =
       expert < spec.count ? __popc(sort.bits[expert]) + __popc(sort.bits[spec.count + expert]) : 0;
-  Sort<kThreads>(args, sort, 0, total);
+  Sort<kSortThreads>(args, sort, 0, total);
 }
 
-__global__ void __launch_bounds__(kChooseWarps * 32)
-    ChooseManyKernel(const __grid_constant__ ChooseExpertsArgs args) {
+// `warps`: those of a token.
+template <int kLaneKeys>
+__global__ void __launch_bounds__(kAloneWarps * 32)
+    ChooseManyKernel(const __grid_constant__ ChooseExpertsArgs args, int warps) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
   WaitForDependency();
   const int warp = static_cast<int>(threadIdx.x / 32);
-  const int token = static_cast<int>(blockIdx.x * (blockDim.x / 32)) + warp;
-  if (token >= args.tokens) return;
-  ChooseForToken<0>(args, token,
-                    reinterpret_cast<uint64_t*>(shared) + warp * ChoiceKeys(args.spec));
+  const int teams = static_cast<int>(blockDim.x / 32) / warps;
+  const Team team = {.index = warp / warps, .warp = warp % warps, .warps = warps};
+  ChooseForToken<kLaneKeys>(
+      args, static_cast<int>(blockIdx.x) * teams + team.index, team,
+      reinterpret_cast<uint64_t*>(shared) + team.index * ChoiceKeys(args.spec));
 }
 
 __global__ void __launch_bounds__(kSortThreads, 1)
@@ -296,6 +320,39 @@ __global__ void __launch_bounds__(kSortThreads, 1)
                      thread < spec.count ? sort.before[thread] + sort.rest[thread] : 0);
 }
 
+// Logits that a lane has in registers: those of 256 or 512 experts, or of as many as there may be.
+constexpr int kFewLaneKeys = 8;
+constexpr int kMoreLaneKeys = 16;
+constexpr int kMostLaneKeys = kMaxGpuExperts / 32;
+
+template <int kLaneKeys>
+cudaError_t LaunchChoice(const ChooseExpertsArgs& args, cudaStream_t stream) {
+  const ExpertsSpec& spec = args.spec;
+  const size_t keys_bytes = ChoiceKeys(spec) * sizeof(uint64_t);
+  if (args.tokens == 1) {
+    return LaunchInDecode(ChooseOneKernel<kLaneKeys>, dim3(1), kAloneWarps * 32, keys_bytes, stream,
+                          args);
+  }
+  // The registers of 1,024 threads do not hold more logits.
+  if constexpr (kLaneKeys <= kMoreLaneKeys) {
+    const size_t few_bytes = SortBytes(spec) + args.tokens * keys_bytes;
+    if (args.tokens <= kFewTokens && few_bytes <= kSharedBytes) {
+      return LaunchInDecode(ChooseFewKernel<kLaneKeys>, dim3(1), kSortThreads, few_bytes, stream,
+                            args);
+    }
+  }
+  const bool alone = args.tokens <= kMaxAlone;
+  const int warps = alone ? kAloneWarps : 1;
+  const int teams =
+      alone ? 1 : static_cast<int>(std::min<size_t>(kSharedBytes / keys_bytes, kManyTeams));
+  const cudaError_t error =
+      LaunchInDecode(ChooseManyKernel<kLaneKeys>, dim3((args.tokens + teams - 1) / teams),
+                     teams * warps * 32, teams * keys_bytes, stream, args, warps);
+  if (error != cudaSuccess) return error;
+  return LaunchInDecode(SortKernel, dim3((args.tokens + kSortTokens - 1) / kSortTokens),
+                        kSortThreads, SortBytes(spec), stream, args);
+}
+
 }  // namespace
 
 cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream) {
@@ -305,33 +362,9 @@ cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stre
       args.tokens < 1 || args.tile_rows < 1) {
     return cudaErrorInvalidValue;
   }
-  const size_t keys_bytes = ChoiceKeys(spec) * sizeof(uint64_t);
-  // Keys of a lane that registers hold; 0: they do not.
-  const int lane_keys = spec.groups > 1 || spec.count > 256 ? 0 : spec.count <= 128 ? 4 : 8;
-  if (args.tokens == 1) {
-    const auto kernel = lane_keys == 4   ? ChooseOneKernel<4>
-                        : lane_keys == 8 ? ChooseOneKernel<8>
-                                         : ChooseOneKernel<0>;
-    return LaunchInDecode(kernel, dim3(1), 32, keys_bytes, stream, args);
-  }
-  const int few_warps =
-      static_cast<int>(std::min<size_t>((kSharedBytes - SortBytes(spec)) / keys_bytes, kSortWarps));
-  if (args.tokens <= std::min(kSortTokens, 2 * few_warps)) {
-    const int warps = std::min(few_warps, args.tokens);
-    const bool fewer = lane_keys > 0 && args.tokens <= kFewThreads / 32;
-    const auto kernel = !fewer           ? ChooseFewKernel<kSortThreads, 0>
-                        : lane_keys == 4 ? ChooseFewKernel<kFewThreads, 4>
-                                         : ChooseFewKernel<kFewThreads, 8>;
-    return LaunchInDecode(kernel, dim3(1), fewer ? kFewThreads : kSortThreads,
-                          SortBytes(spec) + warps * keys_bytes, stream, args, warps);
-  }
-  const int warps = static_cast<int>(std::min<size_t>(kSharedBytes / keys_bytes, kChooseWarps));
-  const cudaError_t error =
-      LaunchInDecode(ChooseManyKernel, dim3((args.tokens + warps - 1) / warps), warps * 32,
-                     warps * keys_bytes, stream, args);
-  if (error != cudaSuccess) return error;
-  return LaunchInDecode(SortKernel, dim3((args.tokens + kSortTokens - 1) / kSortTokens),
-                        kSortThreads, SortBytes(spec), stream, args);
+  if (spec.count <= 32 * kFewLaneKeys) return LaunchChoice<kFewLaneKeys>(args, stream);
+  if (spec.count <= 32 * kMoreLaneKeys) return LaunchChoice<kMoreLaneKeys>(args, stream);
+  return LaunchChoice<kMostLaneKeys>(args, stream);
 }
 
 }  // namespace orcd::cuda

@@ -1,10 +1,21 @@
-// The choice of a token's experts by one warp, in F64, as runtime/cpu/router.h has it.
+// The choice of a token's experts, in F64, as runtime/cpu/router.h has it.
+//
+// A token has a team of warps. The first chooses while the others take exponentials, and then
+// weighs what it chose:
+//   By logits  a softmax over all without selection bias or groups, or one over the chosen: greater
+//              logits have greater scores, so the logits' bits choose, without a score. Logits that
+//              differ may have equal scores if exponentials round them together or underflow; the
+//              least chosen logit tells that no such pair can decide (LeastDecides).
+//   By scores  the rest. The team makes a key of each score, then the first warp chooses.
+// Sums are in one order whatever the team: a lane's experts are lane, lane + 32, and so on.
 #ifndef ORCD_CUDA_KERNELS_PORTABLE_EXPERT_CHOICE_CUH_
 #define ORCD_CUDA_KERNELS_PORTABLE_EXPERT_CHOICE_CUH_
 
+#include <climits>
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/common/ptx.cuh"
 #include "runtime/model/spec.h"
 
 namespace orcd::cuda {
@@ -28,6 +39,27 @@ __device__ __forceinline__ double ScoreOfKey(uint64_t key) {
 }
 
 __device__ __forceinline__ double Sigmoid(float logit) { return 1 / (1 + exp(-double{logit})); }
+
+// The same for logits, in 32 bits.
+inline constexpr uint32_t kTakenLogit = 0;
+inline constexpr uint32_t kLogitSignBit = uint32_t{1} << 31;
+
+__device__ __forceinline__ uint32_t KeyOfLogit(float logit) {
+  const float comparable = isnan(logit) ? INFINITY : logit == 0 ? 0.0f : logit;
+  const uint32_t bits = __float_as_uint(comparable);
+  return bits & kLogitSignBit ? ~bits : bits | kLogitSignBit;
+}
+__device__ __forceinline__ float LogitOfKey(uint32_t key) {
+  return __uint_as_float(key & kLogitSignBit ? key & ~kLogitSignBit : ~key);
+}
+
+// True if the order of scores of a softmax is that of the logits wherever it decides: between
+// `least`, the least chosen logit, and another one. From 2^-15 on, two F32 numbers differ by 2^-39
+// or more, so their exponentials, each within 2^-43 of its size, differ as well; nor do they, or
+// their quotients by the sum, underflow. False if `max` is infinite, as it is if a logit is NaN.
+__device__ __forceinline__ bool LeastDecides(float least, float max) {
+  return fabsf(least) >= 0x1p-15f && least - max > -600;
+}
 
 // A lane's keys are those of i = lane, lane + 32, …: the lane's n-th is i = lane + 32n.
 struct GreatestKey {
@@ -96,13 +128,80 @@ struct RegisterKeys {
   }
 };
 
-// Finds the `wanted` greatest keys, at most 32 if the indices matter, and makes them kTakenKey:
-// lane j gets the index of the j-th. Of equal keys the first is greater. A whole warp.
+// At most 32 * kKeys logits of a warp in registers, as keys.
+template <int kKeys>
+struct LogitKeys {
+  uint32_t keys[kKeys];
+
+  __device__ __forceinline__ LogitKeys(const float* logits, int count) {
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      const int i = static_cast<int>(threadIdx.x % 32) + n * 32;
+      keys[n] = i < count ? KeyOfLogit(logits[i]) : kTakenLogit;
+    }
+  }
+  // The lane's greatest.
+  __device__ __forceinline__ uint32_t Greatest() const {
+    uint32_t greatest = kTakenLogit;
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) greatest = max(greatest, keys[n]);
+    return greatest;
+  }
+  // The index of the first of the lane's keys that are `key`; ~0: none is.
+  __device__ __forceinline__ uint32_t Find(uint32_t key) const {
+    uint32_t index = ~0u;
+#pragma unroll
+    for (int n = kKeys - 1; n >= 0; --n) {
+      index = keys[n] == key ? threadIdx.x % 32 + n * 32 : index;
+    }
+    return index;
+  }
+  // In the lane that has it.
+  __device__ __forceinline__ void Take(uint32_t index) {
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      keys[n] = index == threadIdx.x % 32 + n * 32 ? kTakenLogit : keys[n];
+    }
+  }
+};
+
+// An ascending list of a warp: lane j has entry j.
+inline constexpr int kNoEntry = INT_MAX;
+// `entry` with `index`, which all lanes have, put into the list. A whole warp.
+__device__ __forceinline__ int InsertInOrder(int entry, int index) {
+  const int before = __shfl_up_sync(~0u, entry, 1);
+  if (entry < index) return entry;
+  return threadIdx.x % 32 > 0 && before > index ? before : index;
+}
+
+struct LogitChoice {
+  // Lane j: the choices' j-th index, ascending.
+  int index;
+  // The key of the last choice.
+  uint32_t least;
+};
+
+// Finds the `wanted` greatest keys, at most 32. Of equal keys the first is greater. A whole warp.
+template <int kKeys>
+__device__ __forceinline__ LogitChoice TakeGreatestLogits(LogitKeys<kKeys>& keys, int wanted) {
+  LogitChoice choice = {kNoEntry, kTakenLogit};
+#pragma unroll 1
+  for (int round = 0; round < wanted; ++round) {
+    choice.least = __reduce_max_sync(~0u, keys.Greatest());
+    const uint32_t index = __reduce_min_sync(~0u, keys.Find(choice.least));
+    keys.Take(index);
+    choice.index = InsertInOrder(choice.index, static_cast<int>(index));
+  }
+  return choice;
+}
+
+// Finds the `wanted` greatest keys and makes them kTakenKey: lane j gets their j-th index,
+// ascending, of at most 32. Of equal keys the first is greater. A whole warp.
 template <typename Keys>
 __device__ __forceinline__ int TakeGreatest(Keys& keys, int wanted) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   GreatestKey mine = keys.Greatest();
-  int result = 0;
+  int result = kNoEntry;
 #pragma unroll 1
   for (int round = 0; round < wanted; ++round) {
     const auto high = static_cast<uint32_t>(mine.key >> 32);
@@ -118,11 +217,11 @@ __device__ __forceinline__ int TakeGreatest(Keys& keys, int wanted) {
       index = static_cast<int>(
           __reduce_min_sync(~0u, greatest ? static_cast<uint32_t>(mine.index) : ~0u));
     }
-    if (lane == round) result = index;
     if (lane == index % 32) {
       keys.Take(index);
       mine = keys.Greatest();
     }
+    result = InsertInOrder(result, index);
   }
   return result;
 }
@@ -135,7 +234,7 @@ __device__ __forceinline__ double SumInOrder(double value, int count) {
   return sum;
 }
 
-// Keys for which a warp needs shared memory.
+// Keys, or scores, for which a team needs shared memory.
 constexpr int ChoiceKeys(const ExpertsSpec& spec) {
   return spec.count + (spec.groups > 1 ? spec.groups : 0);
 }
@@ -175,83 +274,142 @@ struct LaneChoice {
   float weight;
 };
 
-// `logits`, [count], and `selection_bias`, [count] or null, are in memory; `shared`, ChoiceKeys of
-// them, are the warp's, in shared memory. kLaneKeys: keys that a lane keeps in registers, of one
-// group of at most 32 * kLaneKeys experts; 0: they are in `shared`. A whole warp.
+// The warps of a token: the first chooses, and the rest score. A single warp does both.
+struct Team {
+  int index;  // In the block; below kMaxTeams, and of more than two warps below kMaxWideTeams.
+  int warp;   // This warp in the team.
+  int warps;
+
+  __device__ bool chooses() const { return warp == 0; }
+  __device__ bool scores() const { return warp > 0 || warps == 1; }
+  __device__ int scorer() const { return max(warp - 1, 0); }
+  __device__ int scorers() const { return max(warps - 1, 1); }
+};
+inline constexpr int kMaxTeams = 32;
+// Each has a named barrier.
+inline constexpr int kMaxWideTeams = 15;
+
+// Shared memory of a team besides its keys.
+struct TeamMemory {
+  // The sum of the exponentials, of a softmax over all.
+  double sum;
+  bool by_scores;
+};
+
+// Makes values[i] of the scores: of a softmax over all the exponentials, and their sum. The team's
+// warps that score.
+__device__ __forceinline__ void Score(const ExpertsSpec& spec, const float* logits, double max,
+                                      const Team& team, uint64_t* values, TeamMemory& memory) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll 1
+  for (int i = team.scorer() * 32 + lane; i < spec.count; i += team.scorers() * 32) {
+    double value = logits[i];
+    if (spec.score == RouterScore::kSoftmax) {
+      value = exp(value - max);
+    } else if (spec.score == RouterScore::kSigmoid) {
+      value = Sigmoid(logits[i]);
+    }
+    values[i] = static_cast<uint64_t>(__double_as_longlong(value));
+  }
+  if (spec.score != RouterScore::kSoftmax) return;
+  __syncwarp();
+  if (team.scorers() > 1) NamedBarrierSync(1 + team.index, team.scorers() * 32);
+  if (team.scorer() > 0) return;
+  double sum = 0;
+#pragma unroll 4
+  for (int i = lane; i < spec.count; i += 32) {
+    sum += __longlong_as_double(static_cast<int64_t>(values[i]));
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (lane == 0) memory.sum = sum;
+}
+
+// Most keys of a lane that registers hold as scores.
+inline constexpr int kMostScoreKeys = 8;
+
+// Chooses by values that are keys of scores. A whole warp.
+template <int kLaneKeys>
+__device__ __forceinline__ int ChooseByScores(const ExpertsSpec& spec, uint64_t* values) {
+  if (spec.groups > 1) {
+    ExcludeOtherGroups(spec, values);
+    __syncwarp();
+  }
+  SharedKeys shared = {values, spec.count};
+  if constexpr (kLaneKeys > kMostScoreKeys) {
+    return TakeGreatest(shared, spec.used);
+  } else {
+    RegisterKeys<kLaneKeys> keys(spec.count);
+    keys.ForEach([&](int i, uint64_t& key) { key = values[i]; });
+    return TakeGreatest(keys, spec.used);
+  }
+}
+
+// `logits`, [count], and `selection_bias`, [count] or null, are in memory; null logits: the token
+// chooses nothing. `values`, ChoiceKeys of them, are the team's, in shared memory. 32 * kLaneKeys:
+// at least the experts. The choice is in the team's first warp, and the others have none. All
+// warps of the block, once.
 template <int kLaneKeys>
 __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& spec,
                                                            const float* logits,
                                                            const float* selection_bias,
-                                                           uint64_t* shared) {
+                                                           const Team& team, uint64_t* values) {
+  __shared__ TeamMemory memories[kMaxTeams];
+  TeamMemory& memory = memories[team.index];
   const int lane = static_cast<int>(threadIdx.x % 32);
-  // The lanes have read the token before.
-  __syncwarp();
-  auto keys = [&] {
-    if constexpr (kLaneKeys > 0) {
-      return RegisterKeys<kLaneKeys>(spec.count);
-    } else {
-      return SharedKeys{shared, spec.count};
+  const bool softmax = spec.score == RouterScore::kSoftmax;
+  const bool any = logits != nullptr;
+  float max = 0;
+  LaneChoice choice = {-1, 0};
+  bool by_scores = false;
+  if (any) {
+    LogitKeys<kLaneKeys> keys(logits, spec.count);
+    max = LogitOfKey(__reduce_max_sync(~0u, keys.Greatest()));
+    if (team.chooses()) {
+      by_scores =
+          spec.score == RouterScore::kSigmoid || selection_bias != nullptr || spec.groups > 1;
+      if (!by_scores) {
+        const LogitChoice greatest = TakeGreatestLogits(keys, spec.used);
+        choice.expert = greatest.index;
+        by_scores = softmax && !LeastDecides(LogitOfKey(greatest.least), max);
+      }
+      if (lane == 0) memory.by_scores = by_scores;
     }
-  }();
-  double max = 0;
-  double sum = 0;
-  if (spec.score == RouterScore::kSoftmax) {
-    float greatest = -INFINITY;
-#pragma unroll 4
-    for (int i = lane; i < spec.count; i += 32) greatest = fmaxf(greatest, logits[i]);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, offset));
-    }
-    max = greatest;
-    keys.ForEach([&](int i, uint64_t& key) {
-      const double value = exp(logits[i] - max);
-      key = static_cast<uint64_t>(__double_as_longlong(value));
-      sum += value;
-    });
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (team.scores()) Score(spec, logits, max, team, values, memory);
   }
-  keys.ForEach([&](int i, uint64_t& key) {
-    double score = logits[i];
-    if (spec.score == RouterScore::kSoftmax) {
-      score = __longlong_as_double(static_cast<int64_t>(key)) / sum;
-    } else if (spec.score == RouterScore::kSigmoid) {
-      score = Sigmoid(logits[i]);
+  if (__syncthreads_or(by_scores ? 1 : 0) != 0) {
+    by_scores = any && memory.by_scores;
+    if (by_scores) {
+      const double sum = memory.sum;
+#pragma unroll 1
+      for (int i = team.warp * 32 + lane; i < spec.count; i += team.warps * 32) {
+        double score = __longlong_as_double(static_cast<int64_t>(values[i]));
+        if (softmax) score /= sum;
+        values[i] = KeyOf(score + (selection_bias == nullptr ? 0.0 : double{selection_bias[i]}));
+      }
     }
-    key = KeyOf(score + (selection_bias == nullptr ? 0.0 : double{selection_bias[i]}));
-  });
-  if constexpr (kLaneKeys == 0) {
-    if (spec.groups > 1) ExcludeOtherGroups(spec, shared);
+    __syncthreads();
+    if (by_scores && team.chooses()) choice.expert = ChooseByScores<kLaneKeys>(spec, values);
   }
+  if (!any || !team.chooses()) return {-1, 0};
 
-  const int chosen = TakeGreatest(keys, spec.used);
-  int rank = 0;
-#pragma unroll 4
-  for (int j = 0; j < spec.used; ++j) rank += __shfl_sync(~0u, chosen, j) < chosen ? 1 : 0;
-  // All keys have been read.
-  __syncwarp();
-  auto* const order = reinterpret_cast<int32_t*>(shared);
-  if (lane < spec.used) order[rank] = chosen;
-  __syncwarp();
-  LaneChoice choice = {0, 0};
+  const bool has = lane < spec.used;
   double weight = 0;
-  if (lane < spec.used) {
-    choice.expert = order[lane];
+  if (has && by_scores) {
+    // Keys have taken the place of the scores.
     weight = logits[choice.expert];
-    if (spec.score == RouterScore::kSoftmax) {
-      weight = exp(weight - max) / sum;
+    if (softmax) {
+      weight = exp(weight - max);
     } else if (spec.score == RouterScore::kSigmoid) {
       weight = Sigmoid(logits[choice.expert]);
     }
+  } else if (has) {
+    weight = __longlong_as_double(static_cast<int64_t>(values[choice.expert]));
   }
+  if (has && softmax) weight /= memory.sum;
   if (spec.score == RouterScore::kSoftmaxOfChosen) {
-    double greatest = lane < spec.used ? weight : -INFINITY;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      greatest = fmax(greatest, __shfl_xor_sync(~0u, greatest, offset));
-    }
-    weight = exp(weight - greatest);
+    const uint32_t key = has ? KeyOfLogit(static_cast<float>(weight)) : kTakenLogit;
+    weight = exp(weight - double{LogitOfKey(__reduce_max_sync(~0u, key))});
     weight /= SumInOrder(weight, spec.used);
   }
   double factor = double{spec.scale};
