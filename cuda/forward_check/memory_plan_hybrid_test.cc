@@ -173,8 +173,8 @@ TEST(HybridPlanTest, AStateIsTheSumOfTheRecurrentLayers) {
 TEST(HybridPlanTest, ASequenceTakesAQuarterOfPureAttention) {
   for (const ModelSpec& spec : {Qwen35B(), Qwen27B()}) {
     const auto bytes = [](const MemoryPlan& plan) {
-      return static_cast<double>(plan.kv.block_bytes.whole * (262'144 / 16) +
-                                 plan.states.bytes_each());
+      constexpr int64_t kBlocks = 262'144 / 16;
+      return static_cast<double>(plan.kv.block_bytes.whole * kBlocks + plan.states.bytes_each());
     };
     const BackendOptions options = ForSequences(4);
     const double hybrid = bytes(Plan(spec, options, Gpu80()));

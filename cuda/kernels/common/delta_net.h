@@ -32,7 +32,7 @@ struct RunSave {
 // A part of a step: consecutive tokens of one sequence, and then its drafts.
 struct RunEntry {
   int32_t slot;
-  // Of the step. The drafts follow the tokens.
+  // Index within the step. The drafts follow the tokens.
   int32_t first_token;
   // Both 0: the entry is unused.
   int32_t tokens;
@@ -71,7 +71,7 @@ struct DeltaStates {
   int64_t layer_offset = 0;
 };
 
-// What is kept of a step's drafts, until it is known which of them were right: for each draft and
+// A step's drafts, kept until it is known which of them were right: for each draft and
 // then each recurrent layer its u, then its queries, keys and values as the rule takes them, then
 // its factors, padded to a multiple of 4.
 inline int64_t DeltaDraftFloats(const DeltaNetSpec& spec) {
@@ -100,12 +100,12 @@ struct DeltaInputs {
   const float* norm = nullptr;     // [head_dim]
 };
 
-// What the launches of a layer share.
+// Arguments that the launches of a layer share.
 struct DeltaArgs {
   DeltaNetSpec spec = {};
   StepTables step = {};
   StepRuns runs = {};
-  // Of the step: tokens with drafts, and sequences.
+  // Tokens of the step, with drafts, and its sequences.
   int tokens = 0;
   int sequences = 0;
   DeltaInputs inputs = {};
@@ -150,7 +150,7 @@ struct DeltaReplayArgs {
     int32_t first_draft;
     // The drafts that were right; at least one.
     int32_t drafts;
-    // Of the first of them.
+    // Position of the first of them.
     int32_t position;
   };
   DeltaNetSpec spec = {};

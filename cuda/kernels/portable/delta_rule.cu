@@ -63,7 +63,7 @@ struct Part {
 struct Rows {
   const float* convolved;
   int64_t stride;
-  // Of the value head; sigmoid(b) is `beta_offset` behind.
+  // Those of the value head; sigmoid(b) is `beta_offset` behind.
   const float* factors;
   int64_t factor_stride;
   int beta_offset;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void FillStage(Stage<kDim>& stage, const Part& part, 
 // has seen S.
 template <int kDim>
 struct Results {
-  // Of the lane's column, for the token before the first.
+  // That of the lane's column, for the token before the first.
   float* at;
   int64_t stride;
   bool has_out = Columns<kDim>::HasOut();
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kThreads, 1) RuleKernel(const __grid_constant_
     Advance(stages, part, drafts, columns, results);
   }
   results.Take(columns);
-  // What follows a token that is not finite is not either. All tokens have one slot.
+  // Tokens that follow one that is not finite are not either. All tokens have one slot.
   for (int i = max(results.first_bad, run.tokens - 1); i < run.tokens + run.drafts; ++i) {
     SetNotFinite(args, run.first_token + i);
   }
