@@ -293,6 +293,10 @@ class Scheduler {
   int MostDrafts(const Sequence& sequence) const;
   // Asks the drafter for the guesses that candidates_ say.
   void AskDrafter(InFlight& step);
+  // Takes the sequences with a constraint out of the candidates. The masks of guesses are made
+  // before a step is launched, those of others while its layers run; and a step with both has no
+  // graph.
+  void LeaveOutMasked();
   // True if guesses are predictions, which come with a sequence's draws.
   bool Predicts() const { return drafter_ != nullptr && drafter_->TakesPredictions(); }
   // Asks for predictions with the sequence's next draw, of as many tokens as `candidate` is to get,

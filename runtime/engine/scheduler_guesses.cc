@@ -48,6 +48,7 @@ bool Scheduler::PlanGuesses(InFlight& step) {
                            .left = sequence->live->max_new_tokens - sequence->drawn});
     guessing_.push_back(sequence);
   }
+  if (options_.fixed_drafts == 0 && drawing > 1) LeaveOutMasked();
   int room = backend_.max_step_tokens - drawing;
   if (backend_.max_step_drafts > 0) room = std::min(room, backend_.max_step_drafts);
   // Each draft would take the place of a prompt's token, which is certain to be of use.
@@ -137,6 +138,17 @@ void Scheduler::AskDrafter(InFlight& step) {
   if (!Predicts()) draft_lengths_.OnDrafted(drafts, read, absl::ToDoubleSeconds(step.drafting));
   TakeGuesses(*std::move(guesses));
   step.planned += Clock() - begin;
+}
+
+void Scheduler::LeaveOutMasked() {
+  size_t kept = 0;
+  for (size_t i = 0; i < guessing_.size(); ++i) {
+    if (guessing_[i]->live->request.constraint != nullptr) continue;
+    candidates_[kept] = candidates_[i];
+    guessing_[kept++] = guessing_[i];
+  }
+  candidates_.resize(kept);
+  guessing_.resize(kept);
 }
 
 absl::Time Scheduler::Clock() const { return options_.clock ? options_.clock() : now_; }

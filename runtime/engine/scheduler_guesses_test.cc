@@ -440,6 +440,35 @@ TEST_F(SchedulerGuessesTest, GuessesUnderRulesKeepThem) {
   }
 }
 
+// The masks of guesses would keep others waiting.
+TEST_F(SchedulerGuessesTest, ARequestWithARuleGuessesIfNoOtherDraws) {
+  for (const bool others : {false, true}) {
+    const auto ask = [&] {
+      GenerationRequest request = Ask("ruled", {1, 2, 3}, 60);
+      const auto constraint = PendingRandomRule(
+          {.seed = 3, .vocab = vocab_, .end = model_->tokenizer().eos_id(), .forces = false});
+      constraint->Become();
+      request.constraint = constraint;
+      return request;
+    };
+    MakeRight(GuessInfo(1), /*fixed=*/0);
+    std::vector<int32_t> text = {1, 2, 3};
+    const std::vector<int32_t> output = Naive(ask()).tokens;
+    text.insert(text.end(), output.begin(), output.end());
+    texts_->Add(text);
+    scheduler_->Add(ask(), now_);
+    if (others) scheduler_->Add(Ask("other", {4, 5, 6}, 60), now_);
+    RunToEnd();
+    EXPECT_EQ(sinks_["ruled"]->tokens, output);
+    if (others) {
+      EXPECT_EQ(sinks_["ruled"]->finished->draft_tokens, 0);
+      EXPECT_GT(sinks_["other"]->finished->generated_tokens, 50);
+    } else {
+      EXPECT_GT(sinks_["ruled"]->finished->draft_tokens, 0);
+    }
+  }
+}
+
 // All that comes before a rule fails is sent, also if one step draws it.
 TEST_F(SchedulerGuessesTest, ARuleFailsWhereItFailsWithoutGuesses) {
   for (const int depth : {1, 2}) {
