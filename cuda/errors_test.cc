@@ -141,6 +141,7 @@ TEST_F(ErrorsTest, OptionsThatCannotBeMeant) {
   EXPECT_EQ(field_of([](BackendOptions& o) { o.max_seqs = 0; }), "max_seqs");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.max_step_tokens = 3; }), "max_step_tokens");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.max_step_tokens = -1; }), "max_step_tokens");
+  EXPECT_EQ(field_of([](BackendOptions& o) { o.max_step_tokens = 65'536; }), "max_step_tokens");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.kv_cache_bytes = -1; }), "kv_cache_bytes");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.kv_cache_fraction = 1.5; }), "kv_cache_fraction");
   EXPECT_EQ(field_of([](BackendOptions& o) { o.kv_cache_fraction = -0.1; }), "kv_cache_fraction");

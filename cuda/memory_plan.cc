@@ -44,6 +44,13 @@ absl::Status CheckOptions(const BackendOptions& options) {
   if (options.kv_type != KvType::kF16) {
     return InvalidField("kv_type", "is f32; the GPU backend keeps keys and values in f16");
   }
+  // Some grids have a row of blocks for each token.
+  constexpr int kMostStepTokens = 65'535;
+  if (options.max_step_tokens > kMostStepTokens) {
+    return InvalidField("max_step_tokens",
+                        absl::StrCat("is ", options.max_step_tokens,
+                                     "; the GPU backend takes up to ", kMostStepTokens));
+  }
   return absl::OkStatus();
 }
 

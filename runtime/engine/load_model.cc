@@ -127,7 +127,14 @@ absl::StatusOr<std::shared_ptr<const Model>> OpenModel(const std::string& path,
                                                        const LoadModelOptions& options,
                                                        LoadObserver& observer) {
   try {
-    return Model::Load(path, options.model, observer);
+    ORCD_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                          Model::Load(path, options.model, observer));
+    // A damaged block fails a load before another model has made way for it.
+    if (options.draft.kind == DraftKind::kBlock) {
+      ORCD_RETURN_IF_ERROR(
+          PredictBlock::FromGguf(model->gguf(), model->spec(), model->weights()).status());
+    }
+    return model;
   } catch (const std::bad_alloc&) {
     return OutOfMemory(path);
   }

@@ -48,7 +48,7 @@ bool Scheduler::PlanGuesses(InFlight& step) {
                            .left = sequence->live->max_new_tokens - sequence->drawn});
     guessing_.push_back(sequence);
   }
-  if (options_.fixed_drafts == 0 && drawing > 1) LeaveOutMasked();
+  if (backend_.late_masks && options_.fixed_drafts == 0 && drawing > 1) LeaveOutMasked();
   int room = backend_.max_step_tokens - drawing;
   if (backend_.max_step_drafts > 0) room = std::min(room, backend_.max_step_drafts);
   // Each draft would take the place of a prompt's token, which is certain to be of use.

@@ -16,12 +16,13 @@
 
 namespace orcd::cuda {
 
-// True in code whose lanes keep their columns in mma.m16n8k16 and load those of x. Before compute
-// capability 9.0, tensor cores add up eight products at a time (Fasi et al., Numerical behavior of
-// NVIDIA tensor cores, 2021), so that the order would show in the bits.
+// True in code whose lanes keep their columns in mma.m16n8k16 and load those of x. Tensor cores
+// that add up eight products at a time, as those before compute capability 9.0 do (Fasi et al.,
+// Numerical behavior of NVIDIA tensor cores, 2021), would show the order in the bits. Later ones
+// were not seen.
 template <TileFormat kFormat>
 constexpr bool KeepsColumns() {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
   return HasGroupBook(kFormat);
 #else
   return false;

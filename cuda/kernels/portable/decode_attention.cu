@@ -9,7 +9,7 @@
 //             all values, 8 of each stage, so that a tile's result stays in registers. 2 blocks an
 //             SM.
 //   Pipeline  of the block, 4 stages or, where 2 blocks would not fit an SM, 2
-//   (attention_tile.cuh);
+//             (attention_tile.cuh);
 //             keys and values before the token's own are on their way while the kernel ahead runs.
 //   Barriers  one a stage (attention_tile.cuh), which makes weights visible as well, and one a tile
 //             between the scores' maxima and the weights.

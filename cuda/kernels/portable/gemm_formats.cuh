@@ -12,9 +12,8 @@
 //   Pipeline  two rings in shared memory, filled by cp.async. Activations: four stages of 64
 //             columns, copied by all threads. Weights: as many stages of one unit of all row tiles
 //             as the GPU has room for; a warp copies its own.
-//   Barriers  full[stage], at which all threads' copies of activations arrive, behind the weights:
-//   a
-//             warp may be two steps of 64 columns ahead of others.
+//   Barriers  full[stage], where all threads' copies of activations arrive, behind the weights; so
+//             a warp may be two steps of 64 columns ahead of others.
 //   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
 //             block fills while its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
