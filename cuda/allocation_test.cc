@@ -64,13 +64,6 @@ using cpu::NanoModel;
 
 class AllocationTest : public GpuTest {
  protected:
-  static size_t FreeBytes() {
-    size_t free = 0;
-    size_t total = 0;
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-    return free;
-  }
   // Runs steps of every kind.
   static void ExpectStepsTakeNothing(const std::shared_ptr<const Model>& model,
                                      int64_t before_create);

@@ -108,6 +108,15 @@ class GpuTest : public ::testing::Test {
     EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   }
 
+  // Memory of the GPU that nobody holds, once all work that was started has ended.
+  static size_t FreeBytes() {
+    size_t free = 0;
+    size_t total = 0;
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  }
+
   cudaStream_t stream() const { return stream_.get(); }
   const KernelSet& kernels() const { return *device_.kernels; }
   const DeviceTraits& traits() const { return device_.traits; }

@@ -29,13 +29,6 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 class SmallGpuTest : public GpuTest {
  protected:
-  static size_t FreeBytes() {
-    size_t free = 0;
-    size_t total = 0;
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-    return free;
-  }
   // Takes memory until this much, at most, is free.
   void LeaveFree(size_t bytes) {
     const size_t free = FreeBytes();

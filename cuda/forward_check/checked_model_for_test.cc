@@ -335,6 +335,14 @@ DeltaNetSpec DeltaNetOf(const ModelSpec& spec, HeadPairing pairing) {
           .pairing = pairing};
 }
 
+// Makes layer `i` recurrent; of four, one has gated attention.
+void MakeHybrid(const ModelSpec& spec, HeadPairing pairing, int i, LayerSpec& layer) {
+  layer.qk_norm = QkNorm::kHead;
+  layer.gated_attention = true;
+  layer.rope.dims = layer.head_dim / 4;
+  if (i % 4 != 1) layer.delta = DeltaNetOf(spec, pairing);
+}
+
 DeviceInfo DeviceOf(const KernelSet& kernels) {
   DeviceInfo device;
   device.traits.sms = 132;
@@ -520,20 +528,14 @@ std::vector<ModelForm> AllForms() {
        .change =
            [=](ModelSpec& spec) {
              each(spec, [&](LayerSpec& layer, int i) {
-               layer.qk_norm = QkNorm::kHead;
-               layer.gated_attention = true;
-               layer.rope.dims = layer.head_dim / 4;
-               if (i % 4 != 1) layer.delta = DeltaNetOf(spec, HeadPairing::kModulo);
+               MakeHybrid(spec, HeadPairing::kModulo, i, layer);
              });
            }},
       {.name = "qwen3next",
        .change =
            [=](ModelSpec& spec) {
              each(spec, [&](LayerSpec& layer, int i) {
-               layer.qk_norm = QkNorm::kHead;
-               layer.gated_attention = true;
-               layer.rope.dims = layer.head_dim / 4;
-               if (i % 4 != 1) layer.delta = DeltaNetOf(spec, HeadPairing::kDivision);
+               MakeHybrid(spec, HeadPairing::kDivision, i, layer);
                layer.ffn = 0;
                layer.experts = {.count = 6,
                                 .used = 3,
