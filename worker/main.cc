@@ -1,6 +1,7 @@
 // worker-orcd: constructs the parts, connects them, and destroys them in order. The only place of
 // the daemon that names backends.
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/channelz_service_plugin.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -713,6 +714,9 @@ int Main(int argc, char** argv) {
   const Logger log(parsed.config->log_format, parsed.config->log_level);
   log.TakeLibraryLogs();
   for (const std::string& warning : parsed.warnings) log.Warning(warning);
+  // Never undone: gRPC's own shutdown joins a thread that may poll an ended connection for another
+  // ten seconds.
+  grpc_init();
   return static_cast<int>(Serve(*parsed.config, log));
 }
 
