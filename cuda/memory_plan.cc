@@ -193,18 +193,25 @@ StatePlan PlanStates(const ModelSpec& spec, const BackendOptions& options) {
   return plan;
 }
 
-// The options with as many sequences as the plan is for.
+// The options with as many sequences as the plan is for, and all that is reserved for them in
+// reserved_bytes.
 BackendOptions WithSequences(const ModelSpec& spec, const DeviceWeights& weights,
                              BackendOptions options, const DeviceInfo& device) {
-  if (!options.fewer_seqs) return options;
-  const uint64_t taken =
-      weights.planned_bytes() + static_cast<uint64_t>(std::max<int64_t>(options.reserved_bytes, 0));
-  const double room = static_cast<double>(device.free_bytes - std::min(device.free_bytes, taken));
-  const auto state_bytes = static_cast<double>(PlanStates(spec, options).bytes_each());
   int& seqs = options.max_seqs;
-  while (seqs > kLeastChosenSeqs && seqs * state_bytes > room * kSlotStatesShare) {
+  const auto state_bytes = static_cast<double>(PlanStates(spec, options).bytes_each());
+  const auto reserved = [&] {
+    return options.reserved_bytes + seqs * options.reserved_bytes_a_seq;
+  };
+  const auto too_many = [&] {
+    const uint64_t taken = weights.planned_bytes() + static_cast<uint64_t>(reserved());
+    const uint64_t room = device.free_bytes - std::min(device.free_bytes, taken);
+    return seqs * state_bytes > static_cast<double>(room) * kSlotStatesShare;
+  };
+  while (options.fewer_seqs && seqs > kLeastChosenSeqs && too_many()) {
     seqs = std::max(seqs / 2, kLeastChosenSeqs);
   }
+  options.reserved_bytes = reserved();
+  options.reserved_bytes_a_seq = 0;
   return options;
 }
 

@@ -22,6 +22,7 @@
 #include "runtime/cpu/plain_moe_file_for_test.h"
 #include "runtime/model/model.h"
 #include "testing/numpy.h"
+#include "testing/oracle_state.h"
 
 namespace orcd::cuda {
 namespace {
@@ -199,43 +200,14 @@ TEST_F(GpuStateOracleTest, StatesAgree) {
   constexpr int kTokens = 40;
   const std::string path = OracleDir() + "/hybrid/qwen35-mtp-F16";
   const std::vector<int32_t> tokens = ReadTokens(OracleDir() + "/hybrid/tokens.txt");
-  auto oracle = ReadNpz(path + ".state40.npz");
   const auto model = LoadModel(path + ".gguf", /*with_text=*/false);
   ASSERT_NE(model, nullptr);
-  const ModelSpec& spec = model->spec();
   for (const int chunk : {kTokens, 1, 7}) {
     SCOPED_TRACE(chunk);
     const auto backend = BackendFor(model, kTokens);
     ASSERT_NE(backend, nullptr);
     TeacherForce(*backend, std::span(tokens).first(kTokens), BlocksOf(kTokens), chunk);
-    const std::vector<float> state = backend->RecurrentState(0);
-    ASSERT_EQ(state.size(), static_cast<size_t>(spec.state_floats()));
-    std::span<const float> rest = state;
-    for (int i = 0; i < spec.num_layers(); ++i) {
-      if (!spec.layers[i].recurrent()) continue;
-      for (const std::string part : {"conv.", "S."}) {
-        const NumpyArray& array = oracle[part + std::to_string(i)];
-        std::vector<double> expected;
-        if (array.type == "<f8") {
-          expected = array.As<double>();
-        } else {
-          ASSERT_EQ(array.type, "<f4");
-          for (const float value : array.As<float>()) expected.push_back(value);
-        }
-        ASSERT_GT(expected.size(), 0u);
-        ASSERT_LE(expected.size(), rest.size());
-        double squared = 0;
-        double reference = 0;
-        for (size_t e = 0; e < expected.size(); ++e) {
-          squared += Square(double{rest[e]} - expected[e]);
-          reference += Square(expected[e]);
-        }
-        std::printf("%s%d: NMSE %.2e\n", part.c_str(), i, squared / reference);
-        EXPECT_LE(squared / reference, kNmse) << part << i;
-        rest = rest.subspan(expected.size());
-      }
-    }
-    EXPECT_TRUE(rest.empty());
+    ExpectOracleState(model->spec(), backend->RecurrentState(0), path + ".state40.npz", kNmse);
   }
 }
 

@@ -320,6 +320,14 @@ TEST(HybridPlanTest, FewerSequencesRunWhereTheirStatesWouldTakeMuch) {
   options.fewer_seqs = true;
   options.reserved_bytes = int64_t{40} << 30;
   EXPECT_EQ(Plan(Qwen27B(), options, Gpu80()).options.max_seqs, 32);
+  // The plan leaves what others need for each of the sequences that it chose.
+  options.reserved_bytes_a_seq = int64_t{100} << 20;
+  options.reserved_bytes = 0;
+  const MemoryPlan by_sequence = Plan(Qwen27B(), options, Gpu80());
+  EXPECT_EQ(by_sequence.options.max_seqs, 64);
+  options.reserved_bytes = 64 * options.reserved_bytes_a_seq;
+  options.reserved_bytes_a_seq = 0;
+  EXPECT_EQ(by_sequence.kv.blocks, Plan(Qwen27B(), options, Gpu80()).kv.blocks);
 }
 
 // Steps become shorter where states leave little memory.

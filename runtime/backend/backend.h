@@ -261,8 +261,9 @@ struct BackendOptions {
   // the model's context.
   int max_context = 0;
   // Memory that is left free for others, such as a draft model, if the backend chooses the size of
-  // its KV cache.
+  // its KV cache; and more of it for each sequence.
   int64_t reserved_bytes = 0;
+  int64_t reserved_bytes_a_seq = 0;
   // Bytes of the cells that keep recurrent states for the prefix cache, for models that have such
   // states. 0: the backend chooses; below 0: no cells.
   int64_t state_cache_bytes = 0;

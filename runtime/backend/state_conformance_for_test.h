@@ -255,6 +255,14 @@ TYPED_TEST_P(StateConformanceTest, DraftsAreInNoSavedState) {
     seq = ContinueSequence(1, position, {&kPreviousSample, 1}, blocks);
     const StateSave behind[] = {{.tokens = 1, .cell = 1}};
     seq.save_states = behind;
+    // A right one and a wrong one, or none.
+    const std::vector<int32_t> more = {whole[position + 1],
+                                       (whole[position + 2] + 1) % this->vocab()};
+    if (max_drafts >= 2 && wrong % 2 == 0) {
+      seq.sample = true;
+      seq.drafts = more;
+      seq.draft_masks = std::span(masks).first(2);
+    }
     RunStep(*this->backend_, {seq});
     for (const auto& [cut, cell] : {StateSave{13, 2}, {20, 0}, {position + 1, 1}}) {
       // The tokens up to the last draw but one are known.

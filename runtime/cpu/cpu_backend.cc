@@ -126,7 +126,9 @@ absl::StatusOr<KvPlan> ChooseKvBlocks(const ModelSpec& spec, const KvBlockBytes&
                                       const BackendOptions& options, int64_t available,
                                       int64_t others) {
   if (options.kv_cache_bytes == 0) {
-    const int64_t unreserved = std::max<int64_t>(available - options.reserved_bytes, 0);
+    const int64_t reserved =
+        options.reserved_bytes + options.max_seqs * options.reserved_bytes_a_seq;
+    const int64_t unreserved = std::max<int64_t>(available - reserved, 0);
     KvPlan plan = PlanKv(spec, options, block_bytes, DefaultKvCacheBytes(unreserved, others));
     plan.blocks = std::min(plan.blocks, BlocksOfAllSequences(spec, options));
     // If not even one block fits, CheckMemory reports that with all the numbers.

@@ -437,6 +437,9 @@ TEST_F(CpuBackendTest, AKvCacheOfItsOwnChoiceLeavesReservedMemoryFree) {
   EXPECT_GT(MakeTestBackend(model(), options)->info().kv_blocks, 1);
   options.reserved_bytes = int64_t{1} << 60;
   EXPECT_EQ(MakeTestBackend(model(), options)->info().kv_blocks, 1) << "none may be chosen";
+  options.reserved_bytes = 0;
+  options.reserved_bytes_a_seq = int64_t{1} << 50;
+  EXPECT_EQ(MakeTestBackend(model(), options)->info().kv_blocks, 1) << "for each sequence";
   options.kv_cache_bytes = 4 << 20;
   EXPECT_GT(MakeTestBackend(model(), options)->info().kv_blocks, 1) << "it was given";
 }

@@ -17,6 +17,7 @@
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/cpu/predictor.h"
 #include "testing/numpy.h"
+#include "testing/oracle_state.h"
 #include "testing/same_bits.h"
 
 namespace orcd::cpu {
@@ -190,40 +191,15 @@ TEST(HybridOracleTest, StatesAgree) {
   constexpr int kTokens = 40;
   const std::string path = OracleDir() + "/hybrid/qwen35-mtp-F16";
   const std::vector<int32_t> tokens = ReadTokens(OracleDir() + "/hybrid/tokens.txt");
-  auto oracle = ReadNpz(path + ".state40.npz");
   const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
   ASSERT_NE(model, nullptr);
-  const ModelSpec& spec = model->spec();
   for (const int chunk : {kTokens, 1, 7}) {
     SCOPED_TRACE(chunk);
     auto backend = BackendFor(model, static_cast<int>(tokens.size()), KvType::kF32);
     TeacherForce(*backend, std::span(tokens).first(kTokens), BlocksFor(*backend, tokens.size()),
                  chunk);
-    const std::vector<float> state = backend->RecurrentState(0);
-    std::span<const float> rest = state;
-    for (int i = 0; i < spec.num_layers(); ++i) {
-      if (!spec.layers[i].recurrent()) continue;
-      for (const std::string part : {"conv.", "S."}) {
-        const NumpyArray& array = oracle[part + std::to_string(i)];
-        std::vector<double> expected;
-        if (array.type == "<f8") {
-          expected = array.As<double>();
-        } else {
-          ASSERT_EQ(array.type, "<f4");
-          for (const float value : array.As<float>()) expected.push_back(value);
-        }
-        ASSERT_LE(expected.size(), rest.size());
-        Errors errors;
-        for (size_t e = 0; e < expected.size(); ++e) {
-          errors.squared += Square(double{rest[e]} - expected[e]);
-          errors.reference += Square(expected[e]);
-        }
-        EXPECT_LE(errors.Nmse(), NmseBound(KvType::kF32)) << part << i;
-        std::printf("NMSE %s%d %.2e\n", part.c_str(), i, errors.Nmse());
-        rest = rest.subspan(expected.size());
-      }
-    }
-    EXPECT_TRUE(rest.empty());
+    ExpectOracleState(model->spec(), backend->RecurrentState(0), path + ".state40.npz",
+                      NmseBound(KvType::kF32));
   }
 }
 
@@ -255,7 +231,41 @@ struct PredictFile {
   bool chain;
 };
 
-class PredictOracleTest : public ::testing::TestWithParam<PredictFile> {};
+class PredictOracleTest : public ::testing::TestWithParam<PredictFile> {
+ protected:
+  void SetUp() override {
+    if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+    path_ = OracleDir() + "/" + GetParam().name;
+    tokens_ = ReadTokens(std::filesystem::path(path_).parent_path() / "tokens.txt");
+    const auto count = static_cast<int>(tokens_.size());
+    model_ = LoadTestModel(path_ + ".gguf", /*with_text=*/false);
+    ASSERT_NE(model_, nullptr);
+    BackendOptions options = OptionsFor(count, KvType::kF32);
+    options.predict = true;
+    backend_ = MakeTestBackend(model_, options);
+    ASSERT_NE(backend_, nullptr);
+    blocks_ = BlocksFor(*backend_, tokens_.size());
+    RunStep(*backend_, {StartSequence(0, tokens_, blocks_)}, &tap_);
+    auto predictor = CreateCpuPredictor(model_, KvType::kF32, count, 2);
+    ASSERT_TRUE(predictor.ok()) << predictor.status();
+    ASSERT_NE(*predictor, nullptr);
+    predictor_ = *std::move(predictor);
+  }
+
+  // The inputs of the head for `count` tokens from `first` on.
+  std::span<const float> Hidden(int64_t first, int64_t count) const {
+    const int64_t size = model_->spec().hidden;
+    return std::span(tap_.hidden).subspan(first * size, count * size);
+  }
+
+  std::string path_;
+  std::vector<int32_t> tokens_;
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<int32_t> blocks_;
+  HiddenTap tap_;
+  std::unique_ptr<Predictor> predictor_;
+};
 
 INSTANTIATE_TEST_SUITE_P(Files, PredictOracleTest,
                          ::testing::Values(PredictFile{"hybrid/qwen35-mtp-F16", true},
@@ -264,34 +274,17 @@ INSTANTIATE_TEST_SUITE_P(Files, PredictOracleTest,
 // The first predictions of all rows at once, and the second ones, each from the block's own hidden
 // state, whose keys and values the next true row replaces.
 TEST_P(PredictOracleTest, PredictionsAgree) {
-  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
-  const std::string path = OracleDir() + "/" + GetParam().name;
-  const std::vector<int32_t> tokens =
-      ReadTokens(std::filesystem::path(path).parent_path() / "tokens.txt");
-  const auto count = static_cast<int>(tokens.size());
-  const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
-  ASSERT_NE(model, nullptr);
-  auto backend = BackendFor(model, count, KvType::kF32);
-  HiddenTap tap;
-  const auto blocks = BlocksFor(*backend, tokens.size());
-  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &tap);
-  const auto hidden_size = static_cast<size_t>(model->spec().hidden);
-  const std::span<const float> hidden = std::span(tap.hidden).first((count - 1) * hidden_size);
-  auto predictor = CreateCpuPredictor(model, KvType::kF32, count, 2);
-  ASSERT_TRUE(predictor.ok()) << predictor.status();
-  ASSERT_NE(*predictor, nullptr);
-  const std::span<const int32_t> next = std::span(tokens).subspan(1);
-  const Predictions all = (*predictor)->Run(next, hidden, 0);
-  const double first = NmseOfRows(all.logits, ReadNpy(path + ".mtp.npy"));
+  const std::span<const int32_t> next = std::span(tokens_).subspan(1);
+  const Predictions all = predictor_->Run(next, Hidden(0, std::ssize(next)), 0);
+  const double first = NmseOfRows(all.logits, ReadNpy(path_ + ".mtp.npy"));
   EXPECT_LE(first, NmseBound(KvType::kF32));
   std::printf("NMSE of predictions %.2e\n", first);
   if (!GetParam().chain) return;
-  const NumpyArray second = ReadNpy(path + ".mtp2.npy");
+  const NumpyArray second = ReadNpy(path_ + ".mtp2.npy");
   std::vector<float> chained;
   for (int64_t p = 0; p < second.shape.at(0); ++p) {
-    const Predictions row =
-        (*predictor)->Run(next.subspan(p, 1), hidden.subspan(p * hidden_size, hidden_size), p);
-    const Predictions further = (*predictor)->Run(next.subspan(p + 1, 1), row.hidden, p + 1);
+    const Predictions row = predictor_->Run(next.subspan(p, 1), Hidden(p, 1), p);
+    const Predictions further = predictor_->Run(next.subspan(p + 1, 1), row.hidden, p + 1);
     chained.insert(chained.end(), further.logits.begin(), further.logits.end());
   }
   const double nmse = NmseOfRows(chained, second);
@@ -307,28 +300,13 @@ size_t Likeliest(std::span<const float> logits) {
 // drafts, of which the last is wrong. Two tokens are predicted: the first is the oracle's, and the
 // second follows from the first.
 TEST_P(PredictOracleTest, StepsPredictTheSame) {
-  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
-  const std::string path = OracleDir() + "/" + GetParam().name;
-  const std::vector<int32_t> tokens =
-      ReadTokens(std::filesystem::path(path).parent_path() / "tokens.txt");
-  const auto count = static_cast<int>(tokens.size());
-  const auto model = LoadTestModel(path + ".gguf", /*with_text=*/false);
-  ASSERT_NE(model, nullptr);
-  BackendOptions options = OptionsFor(count, KvType::kF32);
-  options.predict = true;
-  auto backend = MakeTestBackend(model, options);
-  ASSERT_GE(backend->info().max_predictions, 2);
-  const auto blocks = BlocksFor(*backend, tokens.size());
-  HiddenTap tap;
-  RunStep(*backend, {StartSequence(0, tokens, blocks)}, &tap);
-  auto predictor = CreateCpuPredictor(model, KvType::kF32, count, 2);
-  ASSERT_TRUE(predictor.ok()) << predictor.status();
-  const auto hidden_size = static_cast<size_t>(model->spec().hidden);
-  const auto vocab = static_cast<size_t>(model->spec().vocab);
-  const std::span<const int32_t> next = std::span(tokens).subspan(1);
-  const std::vector<float> oracle = ReadNpy(path + ".mtp.npy").As<float>();
+  ASSERT_GE(backend_->info().max_predictions, 2);
+  const auto count = static_cast<int>(tokens_.size());
+  const auto vocab = static_cast<size_t>(model_->spec().vocab);
+  const std::span<const int32_t> next = std::span(tokens_).subspan(1);
+  const std::vector<float> oracle = ReadNpy(path_ + ".mtp.npy").As<float>();
   std::vector<std::vector<uint32_t>> only;
-  for (const int32_t token : tokens) {
+  for (const int32_t token : tokens_) {
     only.emplace_back(TokenMask::WordsFor(static_cast<int>(vocab)));
     only.back()[token / 32] = uint32_t{1} << token % 32;
   }
@@ -338,20 +316,20 @@ TEST_P(PredictOracleTest, StepsPredictTheSame) {
   for (int step = 0; position + 14 < count; ++step) {
     const int known = step % 4 == 0 ? 1 + step % 12 : 1;
     const int drafts = step % 2 == 1 ? kDrafts : 0;
-    std::vector<int32_t> guesses(tokens.begin() + position + known,
-                                 tokens.begin() + position + known + drafts);
+    std::vector<int32_t> guesses(tokens_.begin() + position + known,
+                                 tokens_.begin() + position + known + drafts);
     if (drafts > 0) guesses.back() = (guesses.back() + 1) % static_cast<int>(vocab);
     std::vector<TokenMask> masks;
     for (int i = 1; i <= drafts; ++i) masks.push_back({only[position + known + i]});
     StepSequence seq =
-        ContinueSequence(0, position, std::span(tokens).subspan(position, known), blocks);
-    if (position == 0) seq = StartSequence(0, std::span(tokens).first(known), blocks);
+        ContinueSequence(0, position, std::span(tokens_).subspan(position, known), blocks_);
+    if (position == 0) seq = StartSequence(0, std::span(tokens_).first(known), blocks_);
     seq.sample = true;
     seq.mask = {only[position + known]};
     seq.drafts = guesses;
     seq.draft_masks = masks;
     seq.predictions = 2;
-    const StepResult result = RunStep(*backend, {seq});
+    const StepResult result = RunStep(*backend_, {seq});
     ASSERT_EQ(result.parts.size(), 1u);
     const PartResult& part = result.parts.front();
     const int right = drafts > 0 ? drafts - 1 : 0;
@@ -360,12 +338,10 @@ TEST_P(PredictOracleTest, StepsPredictTheSame) {
     position += known + right;
     // The draw is at this position.
     const int row = position - 1;
-    const std::span<const float> all = tap.hidden;
-    (*predictor)->Run(next.first(row), all.first(row * hidden_size), 0);
-    const Predictions first =
-        (*predictor)->Run(next.subspan(row, 1), all.subspan(row * hidden_size, hidden_size), row);
+    predictor_->Run(next.first(row), Hidden(0, row), 0);
+    const Predictions first = predictor_->Run(next.subspan(row, 1), Hidden(row, 1), row);
     const Predictions second =
-        (*predictor)->Run(std::span(part.predictions).first(1), first.hidden, row + 1);
+        predictor_->Run(std::span(part.predictions).first(1), first.hidden, row + 1);
     EXPECT_EQ(part.predictions[0], Likeliest(std::span(oracle).subspan(row * vocab, vocab))) << row;
     EXPECT_EQ(part.predictions[1], Likeliest(second.logits)) << row;
   }

@@ -63,13 +63,17 @@ BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions&
   own.state_cache_bytes =
       int64_t{ModelDrafter::kCellsOfSlot} * options.max_seqs * StateBytes(draft);
   own.reserved_bytes = 0;
+  own.reserved_bytes_a_seq = 0;
   return own;
 }
 
 int64_t DraftMemoryBytes(const Model& draft, const BackendOptions& draft_options) {
   return static_cast<int64_t>(draft.size_bytes()) + draft_options.kv_cache_bytes +
-         draft_options.state_cache_bytes + draft_options.max_seqs * StateBytes(draft.spec()) +
          ActivationBytes(draft.spec(), draft_options);
+}
+
+int64_t DraftStateBytes(const ModelSpec& draft) {
+  return (1 + ModelDrafter::kCellsOfSlot) * StateBytes(draft);
 }
 
 }  // namespace orcd

@@ -19,9 +19,11 @@ inline constexpr int64_t kDraftKvTokens = 32'768;
 // sequences, threads and device, and a KV cache and cells of recurrent states of its own.
 BackendOptions DraftBackendOptions(const ModelSpec& draft, const BackendOptions& options);
 
-// Bytes that a backend with these options takes for the draft model: its weights and KV cache, and
-// an estimate of its activations.
+// Bytes that a backend with these options takes for the draft model, but for its recurrent states:
+// its weights and KV cache, and an estimate of its activations.
 int64_t DraftMemoryBytes(const Model& draft, const BackendOptions& draft_options);
+// Bytes of its recurrent states for each sequence at most.
+int64_t DraftStateBytes(const ModelSpec& draft);
 
 }  // namespace orcd
 

@@ -176,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Engine>> StartEngine(
       ORCD_RETURN_IF_ERROR(CheckBackendOptions(own.backend));
       own.backend.reserved_bytes +=
           DraftMemoryBytes(*draft, DraftBackendOptions(draft->spec(), own.backend));
+      own.backend.reserved_bytes_a_seq += DraftStateBytes(draft->spec());
     }
     ORCD_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                           maker.make(model, own.backend, observer));

@@ -167,6 +167,18 @@ TEST_F(LoadModelTest, TheMemoryOfADraftModelIsReserved) {
   EXPECT_EQ(made_with_[0].reserved_bytes, 0);
 }
 
+// The model's backend may take fewer sequences than it may.
+TEST_F(LoadModelTest, StatesOfADraftModelAreReservedForEachSequence) {
+  Write({.architecture = "qwen3next", .type = "F16"}, draft_path_);
+  const auto engine = Load(Options(DraftKind::kModel, draft_path_));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_THAT(made_with_, SizeIs(2));
+  const BackendOptions& model = made_with_[0];
+  EXPECT_GT(4 * model.reserved_bytes_a_seq, made_with_[1].state_cache_bytes);
+  EXPECT_GE(model.reserved_bytes + 4 * model.reserved_bytes_a_seq,
+            static_cast<int64_t>((*engine)->speculation().bytes));
+}
+
 TEST_F(LoadModelTest, TheProgressIsThatOfTheModelAlone) {
   ASSERT_TRUE(Load(Options(DraftKind::kModel, draft_path_)).ok());
   EXPECT_EQ(observer_.stages(), (std::vector<LoadStage>{LoadStage::kOpen, LoadStage::kVerify,

@@ -17,8 +17,9 @@
 // None of the last three is made close after another, which spares almost as many tokens.
 // - A sequence that decodes saves its state once checkpoint_tokens have passed. It does not
 //   overwrite a cell at each block instead: that copies the whole state, and spares the next turn
-//   no more than checkpoint_tokens of prompt. A part with drafts saves nothing, for the state after
-//   its last token is not the one that the sequence goes on with.
+//   no more than checkpoint_tokens of prompt.
+// No state is saved among the drafts of a part, which may be wrong. A guess ends where drafts would
+// pass a block's end at which a state is due, so that a part's own tokens end there.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -40,9 +41,8 @@ std::array<int, 3> Scheduler::PlannedCheckpoints(const Sequence& sequence) const
   return {sequence.branch, tail, last};
 }
 
-bool Scheduler::IsCheckpoint(const Sequence& sequence, int position) const {
-  if (!KeepsStates(sequence) || position % backend_.block_tokens != 0) return false;
-  const int since = position - sequence.last_checkpoint;
+bool Scheduler::IsCheckpoint(const Sequence& sequence, int position, int last) const {
+  const int since = position - last;
   if (since >= checkpoint_tokens_) return true;
   // Fewer tokens are run again in little time. But each of a request's samples would.
   const int least =
@@ -67,18 +67,21 @@ void Scheduler::TakeCheckpoints(InFlight::Part& part) {
   std::array<int, kMaxStateSaves> positions = {planned[0], planned[1], planned[2],
                                                part.end - part.end % backend_.block_tokens};
   std::ranges::sort(positions);
+  int count = 0;
+  int last = sequence.last_checkpoint;
   for (const int position : positions) {
     // A position that stands there twice is close after itself.
     if (position <= part.begin || position > part.end) continue;
-    StateCell cell = TakeCheckpoint(sequence, position);
-    if (!cell.held()) continue;
-    part.saves.push_back({.tokens = position - part.begin, .cell = cell.id()});
-    part.saved.push_back(std::move(cell));
+    if (IsCheckpoint(sequence, position, last)) positions[count++] = last = position;
   }
+  // If few cells are free, the last positions get them, since they spare the most tokens.
+  while (count > 0) TakeCheckpoint(part, positions[--count]);
+  std::ranges::reverse(part.saves);
+  std::ranges::reverse(part.saved);
 }
 
-StateCell Scheduler::TakeCheckpoint(Sequence& sequence, int position) {
-  if (!IsCheckpoint(sequence, position)) return {};
+void Scheduler::TakeCheckpoint(InFlight::Part& part, int position) {
+  Sequence& sequence = *part.sequence;
   StateCell cell;
   // The last token may be one that is being drawn.
   if (position <= static_cast<int>(sequence.tokens.size())) {
@@ -87,8 +90,21 @@ StateCell Scheduler::TakeCheckpoint(Sequence& sequence, int position) {
   }
   const bool is_there = cell.held();
   if (!is_there) cell = states_.Take();
-  if (cell.held()) sequence.last_checkpoint = position;
-  return is_there ? StateCell() : std::move(cell);
+  if (!cell.held()) return;
+  sequence.last_checkpoint = std::max(sequence.last_checkpoint, position);
+  if (is_there) return;
+  part.saves.push_back({.tokens = position - part.begin, .cell = cell.id()});
+  part.saved.push_back(std::move(cell));
+}
+
+int Scheduler::DraftsBeforeCheckpoint(const Sequence& sequence) const {
+  if (!KeepsStates(sequence)) return backend_.max_drafts;
+  const auto known = static_cast<int>(sequence.tokens.size());
+  const int due = std::max(sequence.last_checkpoint + checkpoint_tokens_, known);
+  const int next = BlocksFor(due) * backend_.block_tokens;
+  // A state that is due after the known tokens is saved by the part that these end, and the token
+  // drawn after the drafts is run by the next one.
+  return (next > known ? next - known : checkpoint_tokens_) - 1;
 }
 
 void Scheduler::NameCheckpoints(const InFlight::Part& part) {

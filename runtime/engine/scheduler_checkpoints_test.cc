@@ -455,37 +455,55 @@ TEST_F(SchedulerCheckpointsTest, CancelReleasesTheCellOfASequenceThatHasNotRun) 
   ExpectNothingHeld();
 }
 
-TEST_F(SchedulerCheckpointsTest, DraftsAndCheckpointsGoTogether) {
-  checkpoint_tokens_ = 8;
+// However many drafts each step has, and whichever are right, the same states are kept as without.
+TEST_F(SchedulerCheckpointsTest, DraftsTakeNoCheckpointAway) {
+  checkpoint_tokens_ = 16;
   for (const int depth : {1, 2}) {
-    for (const bool right : {true, false}) {
-      auto texts = std::make_shared<KnownTexts>();
-      scheduler_ = nullptr;
-      fixed_drafts_ = 3;
-      drafter_ = std::make_unique<FunctionDrafter>([&, texts, right](const DraftRequest& request) {
-        // Up to a block's end, and nothing there, so that a state can be saved.
-        const int most = (4 - static_cast<int>(request.tokens.size() % 4)) % 4 - 1;
-        if (most <= 0) return std::vector<int32_t>();
-        std::vector<int32_t> guess = texts->GoOn(request.tokens, std::min(most, request.count));
-        if (!right && !guess.empty()) guess.back() = (guess.back() + 1) % vocab_;
-        return guess;
-      });
-      BackendInfo info = StateInfo(depth, /*cells=*/20);
-      info.max_drafts = 16;
-      Make(info, 128);
-      const std::vector<int32_t> prompt = Text(20, 1);
-      GenerationRequest request = Ask(prompt, 80);
-      std::vector<int32_t> text = prompt;
-      const std::vector<int32_t> output = Naive(request).tokens;
-      text.insert(text.end(), output.begin(), output.end());
-      texts->Add(text);
-      RunAlone(std::move(request));
-      EXPECT_GT(backend_->drafts_seen, 20);
-      EXPECT_GT(counts().saved_checkpoints, 3);
-      const int64_t prompts = counts().checkpoint_tokens;
-      RunAlone(text, 10);
-      EXPECT_GT(counts().checkpoint_tokens - prompts, 40);
+    BackendInfo info = StateInfo(depth, /*cells=*/20);
+    info.max_drafts = 16;
+    for (const int drafts : {0, 1, 3, 4, 7, 16}) {
+      for (const int right : {0, 1, 2, 16}) {
+        SCOPED_TRACE(absl::StrCat("depth ", depth, ", ", drafts, " drafts, right ", right));
+        const auto texts = std::make_shared<KnownTexts>();
+        scheduler_ = nullptr;
+        fixed_drafts_ = drafts;
+        drafter_ = std::make_unique<FunctionDrafter>([&](const DraftRequest& request) {
+          std::vector<int32_t> guess = texts->GoOn(request.tokens, request.count);
+          for (size_t i = right; i < guess.size(); ++i) guess[i] = (guess[i] + 1) % vocab_;
+          return guess;
+        });
+        if (drafts == 0) drafter_ = nullptr;
+        Make(info, 128);
+        std::vector<int32_t> text = Text(21, 1);
+        GenerationRequest request = Ask(text, 81);
+        const std::vector<int32_t> output = Naive(request).tokens;
+        text.insert(text.end(), output.begin(), output.end());
+        texts->Add(text);
+        const int64_t before = commits_;
+        RunAlone(std::move(request));
+        EXPECT_EQ(counts().saved_checkpoints, 6) << "after 20, 36, 52, 68, 84 and 100 tokens";
+        // The prompt's step draws a token, and a guess ends early for each state.
+        if (right >= drafts) {
+          EXPECT_LE(commits_ - before, 1 + (80 + drafts) / (drafts + 1) + 5);
+        }
+        EXPECT_EQ(RunAlone(Differ(text, 102, 9, 1)), 100);
+        EXPECT_EQ(RunAlone(Differ(text, 83, 9, 2)), 68);
+      }
     }
+  }
+}
+
+TEST_F(SchedulerCheckpointsTest, TheLastPositionsOfAPartGetTheLastCells) {
+  for (const int cells : {1, 2, 3}) {
+    BackendInfo info = LongInfo(1, 4096);
+    info.state_cells = cells;
+    Make(info, kLong);
+    // States are worth keeping after 2,048 and 2,496 tokens.
+    const std::vector<int32_t> prompt = Text(2500, 1);
+    RunAlone(prompt, 1);
+    EXPECT_EQ(counts().saved_checkpoints, std::min(cells, 2));
+    EXPECT_EQ(RunAlone(prompt, 1), 2496) << cells;
+    EXPECT_EQ(RunAlone(Differ(prompt, 2100, 9, 1), 1), cells > 1 ? 2048 : 0);
   }
 }
 

@@ -19,8 +19,10 @@ class SchedulerPredictionsTest : public SchedulerHarness, public ::testing::Test
  protected:
   // A scheduler of a backend that predicts, at most `fixed` tokens for each sequence in each step
   // (0: as many as pay).
-  void MakePredicting(int depth, int fixed, int max_context = 128) {
+  void MakePredicting(int depth, int fixed, int max_context = 128, bool recurrent = false) {
     BackendInfo info = Info(4, 64, depth);
+    info.recurrent = recurrent;
+    info.state_cells = recurrent ? 20 : 0;
     info.max_drafts = 16;
     info.max_predictions = 16;
     info.max_step_tokens = 40;
@@ -118,6 +120,22 @@ TEST_F(SchedulerPredictionsTest, NoMoreAreMadeThanCanBeUsed) {
     for (int context = 4; context <= 24; ++context) {
       MakePredicting(depth, 16, context);
       RunAlone(Ask("a", {1, 2, 3}, 0));
+    }
+  }
+}
+
+// Steps that verify predictions leave the states that the conversation's next turn begins with.
+TEST_F(SchedulerPredictionsTest, TheyTakeNoCheckpointAway) {
+  checkpoint_tokens_ = 16;
+  for (const int depth : {1, 2}) {
+    for (const int fixed : {1, 2, 3, 16}) {
+      MakePredicting(depth, fixed, /*max_context=*/128, /*recurrent=*/true);
+      const RecordingSink& sink = RunAlone(Ask("a", {1, 2, 3}, 98));
+      EXPECT_GT(sink.finished->accepted_draft_tokens, 40);
+      EXPECT_EQ(scheduler_->counts().saved_checkpoints, 6) << "one each 16 tokens";
+      std::vector<int32_t> turn = {1, 2, 3};
+      turn.insert(turn.end(), sink.tokens.begin(), sink.tokens.end());
+      EXPECT_EQ(RunAlone(Ask("next", turn, 3)).cached_prompt_tokens, 96);
     }
   }
 }

@@ -19,6 +19,8 @@
 #include "runtime/cpu/cpu_backend.h"
 #include "testing/event.h"
 #include "testing/eventually.h"
+#include "testing/files.h"
+#include "testing/random_model/random_model.h"
 #include "worker/base/message_text.h"
 #include "worker/host/nano_model_for_test.h"
 
@@ -554,6 +556,29 @@ TEST_F(ModelHostTest, AFileThatCannotBeLoadedReplacesNothing) {
   EXPECT_THAT(std::string(told.status().message()), HasSubstr("cannot be loaded"));
   EXPECT_EQ(Reason(Load({.model = "nano.gguf", .replace = true}).status()), "GGUF_TRUNCATED");
   serves_on();
+}
+
+// A block that predicts matters where it guesses.
+TEST_F(ModelHostTest, ADamagedBlockThatPredictsReplacesNothing) {
+  ASSERT_TRUE(WriteRandomModel({.architecture = "qwen35"}, File("bad.gguf")).ok());
+  std::string bytes = ReadFile(File("bad.gguf"));
+  const std::string tensor = "nextn.enorm.weight";
+  ASSERT_NE(bytes.find(tensor), std::string::npos);
+  bytes.replace(bytes.find(tensor), tensor.size(), "nextn.other.weight");
+  std::ofstream(File("bad.gguf"), std::ios::binary) << bytes;
+
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kBlock));
+  ASSERT_TRUE(Load({.model = "nano.gguf"}).ok());
+  const std::string digest = LoadedDigest();
+  const absl::Status refused = Load({.model = "bad.gguf", .replace = true}).status();
+  EXPECT_EQ(Reason(refused), "MODEL_INVALID") << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(tensor));
+  EXPECT_EQ(host_->Status().state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(LoadedDigest(), digest);
+  EXPECT_TRUE(host_->Admit("nano").ok());
+
+  MakeHost(absl::ZeroDuration(), DraftBy(DraftKind::kNgram));
+  EXPECT_TRUE(Load({.model = "bad.gguf"}).ok());
 }
 
 TEST_F(ModelHostTest, TheSameBytesUnderAnotherNameAreNotPlacedAgain) {
