@@ -1,5 +1,6 @@
 #include "runtime/constraint/ebnf.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/constraint/conditions.h"
 #include "runtime/constraint/ebnf_reader.h"
 #include "runtime/constraint/rule_error.h"
 
@@ -21,6 +23,67 @@ constexpr int kMaxGroups = 8;
 void CollectRules(const EbnfNode& node, std::vector<int>& rules) {
   if (node.kind == Kind::kRule) rules.push_back(node.rule);
   for (const EbnfNode& part : node.parts) CollectRules(part, rules);
+}
+
+// The condition that some text ends `node`. Those of rules are their indexes.
+int AddEnd(const EbnfNode& node, Conditions& conditions) {
+  if (node.kind == Kind::kRule) return node.rule;
+  if (node.kind == Kind::kChoice) {
+    const int any = conditions.AddAny();
+    for (const EbnfNode& part : node.parts) {
+      conditions.OfferToAny(any, AddEnd(part, conditions));
+    }
+    return any;
+  }
+  const int all = conditions.AddAll();
+  if (node.kind == Kind::kRepeat && node.min == 0) return all;
+  for (const EbnfNode& part : node.parts) {
+    conditions.RequireForAll(all, AddEnd(part, conditions));
+  }
+  return all;
+}
+
+// Removes the alternatives and repetitions that no text ends; false if nothing is left of the node.
+bool DropEndless(const std::vector<bool>& ends, EbnfNode& node) {
+  switch (node.kind) {
+    case Kind::kCharacters:
+      return true;
+    case Kind::kRule:
+      return ends[node.rule];
+    case Kind::kChoice: {
+      std::vector<EbnfNode> left;
+      for (EbnfNode& part : node.parts) {
+        if (DropEndless(ends, part)) left.push_back(std::move(part));
+      }
+      node.parts = std::move(left);
+      return !node.parts.empty();
+    }
+    case Kind::kRepeat:
+      if (DropEndless(ends, node.parts.front())) return true;
+      if (node.min > 0) return false;
+      node = EbnfNode{};
+      return true;
+    case Kind::kSequence:
+      return std::ranges::all_of(node.parts,
+                                 [&](EbnfNode& part) { return DropEndless(ends, part); });
+  }
+  return true;
+}
+
+// For each rule, if there is a text that it matches. Nothing leads any more to one that has none.
+std::vector<bool> DropEndlessRules(EbnfGrammar& grammar) {
+  Conditions conditions;
+  for (size_t i = 0; i < grammar.rules.size(); ++i) conditions.AddAll();
+  for (size_t i = 0; i < grammar.rules.size(); ++i) {
+    conditions.RequireForAll(static_cast<int>(i), AddEnd(grammar.rules[i].body, conditions));
+  }
+  conditions.Solve();
+  std::vector<bool> ends(grammar.rules.size());
+  for (size_t i = 0; i < ends.size(); ++i) ends[i] = conditions.Holds(static_cast<int>(i));
+  for (EbnfRule& rule : grammar.rules) {
+    if (!DropEndless(ends, rule.body)) rule.body = EbnfNode{};
+  }
+  return ends;
 }
 
 // For each rule, if it leads to no recursion: all its rules were found to be such before it.
@@ -51,8 +114,10 @@ class Writer {
   explicit Writer(const EbnfGrammar& grammar)
       : grammar_(grammar), is_flat_(FindFlatRules(grammar)) {}
 
-  LarkPart Write() {
+  // Writes the rules of `wanted`.
+  LarkPart Write(const std::vector<bool>& wanted) {
     for (size_t i = 0; i < grammar_.rules.size(); ++i) {
+      if (!wanted[i]) continue;
       const EbnfNode& body = grammar_.rules[i].body;
       const std::string text = is_flat_[i] ? Terminal(body, 0) : Rule(body, 0);
       Define(RuleName(static_cast<int>(i)), text);
@@ -199,9 +264,13 @@ class Writer {
 }  // namespace
 
 absl::StatusOr<LarkPart> EbnfToLark(std::string_view grammar, const std::string& field) {
-  ORCD_ASSIGN_OR_RETURN(const EbnfGrammar tree, ReadEbnf(grammar, field));
+  ORCD_ASSIGN_OR_RETURN(EbnfGrammar tree, ReadEbnf(grammar, field));
+  const std::vector<bool> ends = DropEndlessRules(tree);
+  if (!ends[tree.root]) {
+    return UnsatisfiableRule(field, "no text matches the rule `root`: it never ends");
+  }
   Writer writer(tree);
-  LarkPart part = writer.Write();
+  LarkPart part = writer.Write(ends);
   if (writer.definition_count() > kMaxDefinitions) {
     return RuleTooLarge(field, "its rules and their parts are more than " +
                                    std::to_string(kMaxDefinitions) + " definitions");

@@ -20,8 +20,9 @@ namespace orcd {
 
 // Translates `grammar`, which may be hostile, in linear time; the expression is that of its rule
 // `root`. The definitions' names begin with `g` or `G`. Errors name `field` and the line: reason
-// CONSTRAINT_INVALID, CONSTRAINT_UNSUPPORTED for what has no translation (tokens, look-ahead), or
-// CONSTRAINT_TOO_LARGE.
+// CONSTRAINT_INVALID, CONSTRAINT_UNSUPPORTED for what has no translation (tokens, look-ahead),
+// CONSTRAINT_UNSATISFIABLE if no text ends `root`, or CONSTRAINT_TOO_LARGE. Alternatives that no
+// text ends are left out.
 absl::StatusOr<LarkPart> EbnfToLark(std::string_view grammar, const std::string& field);
 
 }  // namespace orcd

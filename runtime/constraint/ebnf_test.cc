@@ -119,6 +119,19 @@ TEST(EbnfTest, RefusesByLine) {
   }
 }
 
+TEST(EbnfTest, LeavesOutWhatNeverEnds) {
+  EXPECT_EQ(Lark("root ::= a | b\na ::= \"x\" a\nb ::= \"y\""), "G0: G2\nG2: \"y\"\nG0");
+  EXPECT_EQ(Lark("root ::= \"a\" (b \"c\" | root)? b{0,2}\nb ::= \"x\" b{1,2}"),
+            "g0: \"a\" ((g0)?) \"\"\ng0");
+  EXPECT_EQ(Lark("root ::= \"a\" | \"b\" root"), "g0: \"a\" | \"b\" g0\ng0");
+  for (const char* grammar :
+       {"root ::= [a-c] root", "root ::= root", "root ::= a\na ::= \"x\" b | a\nb ::= a \"y\"+",
+        "root ::= \"a\" (\"b\" | root){1,2} (root)+"}) {
+    const absl::Status status = EbnfToLark(grammar, "f").status();
+    EXPECT_EQ(GetErrorDetails(status).reason, "CONSTRAINT_UNSATISFIABLE") << grammar;
+  }
+}
+
 TEST(EbnfTest, TakesHostileGrammars) {
   const auto reason = [](const std::string& grammar) {
     return GetErrorDetails(EbnfToLark(grammar, "f").status()).reason;
@@ -130,7 +143,7 @@ TEST(EbnfTest, TakesHostileGrammars) {
     rules += "a" + std::to_string(i) + " ::= a" + std::to_string(i + 1) + "\n";
   }
   EXPECT_EQ(reason(rules), "CONSTRAINT_TOO_LARGE");
-  std::string parts = "root ::= ";
+  std::string parts = "root ::= \"c\" | ";
   for (int i = 0; i < 3000; ++i) parts += "\"a\" \"b\" root ";
   EXPECT_EQ(reason(parts), "CONSTRAINT_TOO_LARGE");
   std::string choices = "root ::= \"a\"";

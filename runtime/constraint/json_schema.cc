@@ -1,6 +1,7 @@
 #include "runtime/constraint/json_schema.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "runtime/constraint/lark_text.h"
 #include "runtime/constraint/ordered_json.h"
 #include "runtime/constraint/rule_error.h"
+#include "runtime/constraint/schema_ends.h"
 #include "runtime/constraint/schema_keywords.h"
 #include "runtime/constraint/schema_numbers.h"
 #include "runtime/constraint/schema_strings.h"
@@ -69,17 +71,6 @@ bool AllowsAll(const Json& value) {
   return (value.is_boolean() && value.get<bool>()) || (value.is_object() && value.empty());
 }
 
-// True if the schema has a control character that has no short escape, so that \u must be allowed.
-bool NeedsUnicodeEscapes(std::string_view text) {
-  for (size_t i = text.find("\\u00"); i != std::string_view::npos; i = text.find("\\u00", i + 1)) {
-    const std::string_view digits = text.substr(i + 4, 2);
-    if (digits.starts_with('0') || digits.starts_with('1') || digits == "7f" || digits == "7F") {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Walks the schemas of a document: those that keywords hold, and those that references point to.
 // Collects what must be changed for the library on the way.
 class SchemaWalk {
@@ -96,9 +87,14 @@ class SchemaWalk {
     Visit({.schema = &root_});
     for (size_t i = 0; i < places_.size(); ++i) ORCD_RETURN_IF_ERROR(CheckPlace(i));
     ORCD_RETURN_IF_ERROR(CheckPatterns());
-    ChangeBounds();
-    return CheckMultiples();
+    ORCD_RETURN_IF_ERROR(CheckSpellings());
+    ORCD_RETURN_IF_ERROR(ChangeBounds());
+    ORCD_RETURN_IF_ERROR(CheckMultiples());
+    return DropEndlessSchemas();
   }
+
+  // True if strings that documents may have must be spelled with `\u`.
+  bool needs_unicode_escapes() const { return needs_unicode_escapes_; }
 
   // The schema with its changes. `members` come last in the outermost schema: the library takes its
   // options out and puts the last member in their place, and the order of members decides the order
@@ -184,7 +180,7 @@ class SchemaWalk {
   }
 
   void Visit(const Place& place) {
-    if (visited_.insert(place.schema).second) places_.push_back(place);
+    if (visited_.emplace(place.schema, places_.size()).second) places_.push_back(place);
   }
 
   static std::string_view DialectOf(const Json& value) {
@@ -344,6 +340,7 @@ class SchemaWalk {
       }
       Visit(of_member);
     }
+    if (keyword.name == "properties") NoteNames(value);
     const Json* declared = FindMember(*place.schema, "properties");
     if (keyword.role == SchemaRole::kPatternMap && declared != nullptr && declared->is_object() &&
         std::ranges::any_of(declared->get_ref<const Json::object_t&>(), [](const auto& member) {
@@ -448,7 +445,8 @@ class SchemaWalk {
       }
       if (around->parent < 0) break;
     }
-    if (!references_.insert(reference).second) return absl::OkStatus();
+    const auto [there, is_new] = references_.emplace(reference, nullptr);
+    if (!is_new) return absl::OkStatus();
     if (references_.size() > kMaxDefinitions) {
       return TooLarge(place, "$ref",
                       "is one of more than " + std::to_string(kMaxDefinitions) + " references");
@@ -462,6 +460,7 @@ class SchemaWalk {
     if (through_id) {
       return Unsupported(place, "$ref", "points into a schema with a name (`$id`) of its own");
     }
+    there->second = target;
     Visit({.schema = target, .keyword = pointer});
     return absl::OkStatus();
   }
@@ -493,14 +492,14 @@ class SchemaWalk {
     if (!valid) return Invalid(place, "type", "is not a type of JSON Schema, or a list of them");
     return absl::OkStatus();
   }
-  static bool AllowsStrings(const Json& schema) {
+  static bool AllowsType(const Json& schema, std::string_view name) {
     const Json* type = FindMember(schema, "type");
     if (!type) return true;
-    if (!type->is_array()) return *type == "string";
-    return std::find(type->begin(), type->end(), "string") != type->end();
+    if (!type->is_array()) return *type == name;
+    return std::find(type->begin(), type->end(), name) != type->end();
   }
 
-  absl::Status CheckValue(const Place& place, std::string_view name, const Json& value) const {
+  absl::Status CheckValue(const Place& place, std::string_view name, const Json& value) {
     std::vector<const Json*> open = {&value};
     while (!open.empty()) {
       const Json* next = open.back();
@@ -508,6 +507,8 @@ class SchemaWalk {
       if (!HoldsInDouble(*next)) {
         return Unsupported(place, name, "has an integer beyond 2^53 that no double holds");
       }
+      if (next->is_string()) NoteSpelling(next->get_ref<const std::string&>());
+      if (next->is_object()) NoteNames(*next);
       if (!next->is_structured()) continue;
       for (const Json& part : *next) open.push_back(&part);
     }
@@ -552,23 +553,79 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
+  void NoteSpelling(std::string_view text) {
+    needs_unicode_escapes_ = needs_unicode_escapes_ || NeedsUnicodeEscape(text);
+  }
+  void NoteNames(const Json& object) {
+    for (const auto& [name, value] : object.get_ref<const Json::object_t&>()) NoteSpelling(name);
+  }
+
+  // If \u is allowed, a name that an object leaves open may be a declared one in other letters.
+  absl::Status CheckSpellings() {
+    for (const Place& place : places_) {
+      const Json* required = FindMember(*place.schema, "required");
+      if (!required || !required->is_array()) continue;
+      for (const Json& name : *required) {
+        if (name.is_string()) NoteSpelling(name.get_ref<const std::string&>());
+      }
+    }
+    if (!needs_unicode_escapes_) return absl::OkStatus();
+    for (const Place& place : places_) {
+      const Json* additional = FindMember(*place.schema, "additionalProperties");
+      if ((additional != nullptr && IsFalse(*additional)) || !AllowsType(*place.schema, "object")) {
+        continue;
+      }
+      for (const char* const keyword : {"properties", "patternProperties", "required"}) {
+        const Json* names = FindMember(*place.schema, keyword);
+        if (!names || !names->is_structured() || names->empty()) continue;
+        return Unsupported(place, keyword,
+                           "a string of the schema has a control character, which is written with "
+                           "\\u; so written, other names could repeat these: set "
+                           "`additionalProperties` to false");
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // Leaves one bound on each side, the narrower; where draft 4's exclusiveMinimum is true, minimum
   // is exclusive. Moves exclusive bounds a little inwards where the library would take them as
   // inclusive ones: fewer documents, never a wrong one.
-  void ChangeBounds() {
+  absl::Status ChangeBounds() {
     for (const Place& place : places_) {
-      for (const bool is_minimum : {true, false}) ChangeBound(*place.schema, is_minimum);
+      for (const bool is_minimum : {true, false}) {
+        std::vector<double>& bounds = is_minimum ? minima_ : maxima_;
+        for (const char* const name : BoundNames(is_minimum)) AddBound(*place.schema, name, bounds);
+      }
     }
+    std::ranges::sort(minima_);
+    std::ranges::sort(maxima_);
+    for (const Place& place : places_) {
+      for (const bool is_minimum : {true, false}) {
+        ORCD_RETURN_IF_ERROR(ChangeBound(place, is_minimum));
+      }
+    }
+    return absl::OkStatus();
   }
 
-  void ChangeBound(const Json& schema, bool is_minimum) {
-    const char* const exclusive_name = is_minimum ? "exclusiveMinimum" : "exclusiveMaximum";
-    const char* const inclusive_name = is_minimum ? "minimum" : "maximum";
+  static std::array<const char*, 2> BoundNames(bool is_minimum) {
+    if (is_minimum) return {"exclusiveMinimum", "minimum"};
+    return {"exclusiveMaximum", "maximum"};
+  }
+  static void AddBound(const Json& schema, const char* name, std::vector<double>& bounds) {
+    const Json* bound = FindMember(schema, name);
+    if (bound != nullptr && bound->is_number()) bounds.push_back(bound->get<double>());
+  }
+
+  absl::Status ChangeBound(const Place& place, bool is_minimum) {
+    const Json& schema = *place.schema;
+    const auto [exclusive_name, inclusive_name] = BoundNames(is_minimum);
     const Json* const exclusive = FindMember(schema, exclusive_name);
     const Json* inclusive = FindMember(schema, inclusive_name);
     // Keywords that have no effect beside a reference were not checked.
     if (inclusive != nullptr && !inclusive->is_number()) inclusive = nullptr;
-    if (exclusive == nullptr || !(exclusive->is_boolean() || exclusive->is_number())) return;
+    if (exclusive == nullptr || !(exclusive->is_boolean() || exclusive->is_number())) {
+      return absl::OkStatus();
+    }
     const bool is_flag = exclusive->is_boolean();
     bool is_exclusive = true;
     if (is_flag) {
@@ -582,24 +639,41 @@ class SchemaWalk {
     for (const Json* const member : {exclusive, inclusive}) {
       if (member != nullptr && member != bound) changes_[member].drop = true;
     }
-    if (bound == nullptr || !is_exclusive) return;
+    if (bound == nullptr || !is_exclusive) return absl::OkStatus();
     const double value = bound->get<double>();
-    if (value != std::floor(value) || std::abs(value) > kMostWithFraction ||
-        (!has_combination_ && !meets_ && !HasBoundNear(schema, value, is_minimum))) {
+    const bool is_whole = value == std::floor(value);
+    const bool moves = std::abs(value) <= kMostWithFraction;
+    // Whole numbers have no bound that near.
+    if (is_whole && !IsInteger(schema) &&
+        HasBoundWithin(schema, is_minimum, value, moves ? 2 * kBesideBound : 1)) {
+      return Unsupported(place, is_flag ? inclusive_name : exclusive_name,
+                         "an exclusive bound and the opposite one are too near to each other; "
+                         "at most 1,000,000,000 they may be 0.000002 apart, above that 1");
+    }
+    if (!is_whole || !moves || !(IsCombined() || HasBoundWithin(schema, is_minimum, value, 1))) {
       if (is_flag) changes_[bound].name = Json(exclusive_name).dump();
-      return;
+      return absl::OkStatus();
     }
     const Json moved = value + (is_minimum ? kBesideBound : -kBesideBound);
     changes_[bound].member = Json(inclusive_name).dump() + ":" + moved.dump();
+    return absl::OkStatus();
   }
-  // True if the opposite bound is less than 1 away.
-  static bool HasBoundNear(const Json& schema, double value, bool is_minimum) {
-    const auto is_near = [&](const char* name) {
-      const Json* other = FindMember(schema, name);
-      return other && other->is_number() && std::abs(other->get<double>() - value) < 1;
-    };
-    return is_minimum ? is_near("maximum") || is_near("exclusiveMaximum")
-                      : is_near("minimum") || is_near("exclusiveMinimum");
+
+  static bool IsInteger(const Json& schema) {
+    return FindMember(schema, "type") != nullptr && !AllowsType(schema, "number");
+  }
+  // True if bounds of several schemas may apply to one value.
+  bool IsCombined() const { return has_combination_ || meets_; }
+  // True if an opposite bound that may apply to the same value lies inwards of `value`, less than
+  // `distance` away.
+  bool HasBoundWithin(const Json& schema, bool is_minimum, double value, double distance) const {
+    std::vector<double> own;
+    for (const char* const name : BoundNames(!is_minimum)) AddBound(schema, name, own);
+    std::ranges::sort(own);
+    const std::vector<double>& bounds = IsCombined() ? (is_minimum ? maxima_ : minima_) : own;
+    const double low = is_minimum ? value : value - distance;
+    const auto next = std::ranges::upper_bound(bounds, low);
+    return next != bounds.end() && *next < low + distance;
   }
 
   // Names of properties that are not declared may be generated twice, which counts as one property.
@@ -670,10 +744,74 @@ class SchemaWalk {
     return absl::OkStatus();
   }
 
+  // Writes `false` for schemas that no finite document fulfils, and leaves out arrays and objects
+  // if they alone are endless: an output that began one would go on for ever.
+  absl::Status DropEndlessSchemas() {
+    // Without references, nothing leads back to itself, and the library sees the rest.
+    if (references_.empty()) return absl::OkStatus();
+    std::vector<const Json*> schemas;
+    absl::flat_hash_map<std::string, const Json*> anchors;
+    for (const Place& place : places_) {
+      schemas.push_back(place.schema);
+      const Json* anchor = FindMember(*place.schema, "$anchor");
+      if (anchor != nullptr && anchor->is_string()) {
+        anchors.emplace("#" + anchor->get_ref<const std::string&>(), place.schema);
+      }
+    }
+    const auto index_of = [&](const Json& schema) {
+      const auto found = visited_.find(&schema);
+      return found == visited_.end() ? -1 : found->second;
+    };
+    const auto target_of = [&](const std::string& reference) -> const Json* {
+      const auto found = references_.find(reference);
+      if (found != references_.end() && found->second != nullptr) return found->second;
+      const auto anchor = anchors.find(reference);
+      return anchor == anchors.end() ? nullptr : anchor->second;
+    };
+    const std::vector<SchemaEnds> ends =
+        FindSchemaEnds(schemas, {index_of, target_of, ReferencesStandAlone()});
+    if (!ends.front().any) {
+      return UnsatisfiableRule(field_,
+                               "no document fulfils the schema: what it requires leads back to "
+                               "itself without an end, or contradicts itself");
+    }
+    for (size_t i = 1; i < ends.size(); ++i) {
+      if (!ends[i].any) changes_[schemas[i]].value = "false";
+    }
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i].any && !(ends[i].arrays && ends[i].objects)) LeaveOutKinds(*schemas[i], ends[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  void LeaveOutKinds(const Json& schema, const SchemaEnds& ends) {
+    Json types = {"array", "boolean", "null", "number", "object", "string"};
+    const Json* const type = FindMember(schema, "type");
+    if (type != nullptr) types = type->is_array() ? *type : Json::array({*type});
+    Json left = Json::array();
+    for (const Json& name : types) {
+      if (!(name == "array" && !ends.arrays) && !(name == "object" && !ends.objects)) {
+        left.push_back(name);
+      }
+    }
+    if (type != nullptr) {
+      changes_[type].value = left.dump();
+      return;
+    }
+    // A keyword that makes them endless has no effect without them.
+    for (const char* const keyword : {"minItems", "required", "minProperties"}) {
+      if (ends.arrays && std::string_view(keyword) == "minItems") continue;
+      const Json* const member = FindMember(schema, keyword);
+      if (member == nullptr) continue;
+      changes_[member].member = "\"type\":" + left.dump();
+      return;
+    }
+  }
+
   absl::Status CheckFormat(const Place& place, const Json& value) {
     if (!value.is_string()) return Invalid(place, "format", "is not a string");
     const Json& schema = *place.schema;
-    if (!AllowsStrings(schema)) return absl::OkStatus();
+    if (!AllowsType(schema, "string")) return absl::OkStatus();
     const std::string& format = value.get_ref<const std::string&>();
     switch (FormatSupportOf(format)) {
       case FormatSupport::kByLibrary:
@@ -705,7 +843,7 @@ class SchemaWalk {
       std::string_view separator = "[";
       for (const Json& element : value) {
         out += separator;
-        Write(element, {}, out);
+        WriteValue(element, out);
         separator = ",";
       }
       out += value.empty() ? "[]" : "]";
@@ -740,8 +878,13 @@ class SchemaWalk {
     }
     out += change && change->name ? *change->name : Json(name).dump();
     out += ':';
-    if (change && change->value) {
-      out += *change->value;
+    WriteValue(value, out);
+  }
+
+  void WriteValue(const Json& value, std::string& out) const {
+    const auto change = changes_.find(&value);
+    if (change != changes_.end() && change->second.value) {
+      out += *change->second.value;
     } else {
       Write(value, {}, out);
     }
@@ -752,13 +895,19 @@ class SchemaWalk {
   // One of kDialects; empty if the schema names none of them.
   std::string_view dialect_;
   std::vector<Place> places_;
-  absl::flat_hash_set<const Json*> visited_;
-  absl::flat_hash_set<std::string> references_;
+  // The schemas, by their index in places_.
+  absl::flat_hash_map<const Json*, int> visited_;
+  // The values of `$ref` and what they point to: null for anchors.
+  absl::flat_hash_map<std::string, const Json*> references_;
   absl::flat_hash_map<const Json*, absl::flat_hash_map<std::string_view, const Json*>> indexes_;
   absl::flat_hash_map<const Json*, Change> changes_;
   absl::flat_hash_set<const Json*> applicators_last_;
   // In thousandths.
   std::vector<uint64_t> multiples_;
+  // All bounds of numbers, in order.
+  std::vector<double> minima_;
+  std::vector<double> maxima_;
+  bool needs_unicode_escapes_ = false;
   // True if two schemas may apply to one value.
   bool has_combination_ = false;
   // True if several schemas may constrain one value at once.
@@ -777,7 +926,7 @@ std::string SchemaForLibrary(const std::string& schema) {
   const std::string no_field;
   SchemaWalk walk(document, no_field);
   static_cast<void>(walk.Run());
-  return walk.Write(NeedsUnicodeEscapes(schema) ? std::string_view() : kOneSpelling);
+  return walk.Write(walk.needs_unicode_escapes() ? std::string_view() : kOneSpelling);
 }
 
 std::vector<std::string> FindKeyword(const std::string& schema, std::string_view keyword,

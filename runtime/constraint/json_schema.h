@@ -20,8 +20,9 @@
 namespace orcd {
 
 // Checks a text that may be hostile, in linear time. Errors name `field` and a JSON pointer: reason
-// CONSTRAINT_INVALID, CONSTRAINT_UNSUPPORTED or CONSTRAINT_TOO_LARGE. The library may still refuse
-// what only compiling shows, such as options of a oneOf that may overlap.
+// CONSTRAINT_INVALID, CONSTRAINT_UNSUPPORTED, CONSTRAINT_TOO_LARGE, or CONSTRAINT_UNSATISFIABLE for
+// recursion that no document ends. The library may still refuse what only compiling shows, such as
+// options of a oneOf that may overlap.
 absl::Status CheckSchema(const std::string& schema, const std::string& field, int max_depth);
 
 // The schema as the library compiles it exactly, on one line. Requires that CheckSchema accepts it.

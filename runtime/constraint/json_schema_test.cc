@@ -103,6 +103,23 @@ TEST(JsonSchemaTest, RefusesByPointer) {
       {R"({"allOf":[{"multipleOf":997},{"multipleOf":991}]})", "CONSTRAINT_TOO_LARGE",
        "f: the common multiple"},
       {R"({"minLength":3000000000})", "CONSTRAINT_TOO_LARGE", "f: /minLength: "},
+      // Names may be spelled in two ways.
+      {R"({"properties":{"a":{},"b":{"const":"\u0001"}}})", "CONSTRAINT_UNSUPPORTED",
+       "f: /properties: a string of the schema has a control character"},
+      {R"({"prefixItems":[{"enum":[{"\u007f":1}]},{"patternProperties":{"^a":{}}}]})",
+       "CONSTRAINT_UNSUPPORTED", "f: /prefixItems/1/patternProperties: a string"},
+      {R"({"required":["\u0000"]})", "CONSTRAINT_UNSUPPORTED", "f: /required: a string"},
+      // The library takes these bounds as inclusive, and no number between them can be meant.
+      {R"({"exclusiveMinimum":1700000000,"exclusiveMaximum":1700000000.5})",
+       "CONSTRAINT_UNSUPPORTED", "f: /exclusiveMinimum: "},
+      {R"({"minimum":1700000000.5,"maximum":1700000001,"exclusiveMaximum":true})",
+       "CONSTRAINT_UNSUPPORTED", "f: /maximum: "},
+      {R"({"exclusiveMinimum":2000000000,"allOf":[{"maximum":2000000000.5}]})",
+       "CONSTRAINT_UNSUPPORTED", "f: /exclusiveMinimum: "},
+      {R"({"exclusiveMinimum":5,"allOf":[{"maximum":5.0000001}]})", "CONSTRAINT_UNSUPPORTED",
+       "f: /exclusiveMinimum: "},
+      {R"({"maximum":-5,"exclusiveMaximum":true,"minimum":-5.0000001})", "CONSTRAINT_UNSUPPORTED",
+       "f: /maximum: "},
   };
   for (const Refused& c : cases) {
     const absl::Status status = Check(c.schema);
@@ -124,7 +141,7 @@ TEST(JsonSchemaTest, AcceptsWhatIsEnforcedOrAnnotates) {
           R"({"type":["object","null"],"properties":{"not":{"type":"string"},"if":true},
                "required":["not"],"additionalProperties":false,"minProperties":1})",
           R"({"const":{"not":1,"$ref":"x"},"enum":[{"if":1}]})",
-          R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
+          R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"type":"null"}},"$ref":"#/$defs/a"})",
           R"({"properties":{"a":{"$anchor":"x","type":"null"},"b":{"$ref":"#x"}}})",
           R"({"enum":[0.5,9007199254740992,1e300,-3,18446744073709551615.0]})",
           R"({"type":"integer","maximum":9223372036854775807,"minimum":-9223372036854775808})",
@@ -147,9 +164,22 @@ TEST(JsonSchemaTest, KeepsOrderAndValues) {
   EXPECT_EQ(Changed("{}"), "{}");
 }
 
-TEST(JsonSchemaTest, AllowsUnicodeEscapesWhereTheSchemaHasControlCharacters) {
-  EXPECT_EQ(SchemaForLibrary(R"({"const":"\u0000"})"), R"({"const":"\u0000"})");
-  EXPECT_EQ(Changed(R"({"const":"\u00e9"})"), R"({"const":"é"})");
+TEST(JsonSchemaTest, AllowsUnicodeEscapesWhereDocumentsNeedThem) {
+  for (const char* schema :
+       {R"({"const":"\u0000"})", R"({"enum":[1,["\u001f"]]})", R"({"const":{"a\u000b":1}})",
+        R"({"properties":{"\u0001":{}},"additionalProperties":false})",
+        R"({"items":{"type":"string"},"prefixItems":[{"enum":["\u0001"]}]})",
+        R"({"type":"array","prefixItems":[{"enum":["\u0001"]}],"properties":{"a":{}}})"}) {
+    EXPECT_TRUE(Check(schema).ok()) << Check(schema);
+    EXPECT_EQ(SchemaForLibrary(schema), schema);
+  }
+  EXPECT_EQ(Changed(R"({"const":"\u00e9\n"})"), R"({"const":"é\n"})");
+  // Elsewhere, the characters are in no document.
+  const std::string annotated =
+      R"({"properties":{"a":{}},"description":"\u0001","examples":["\u0001"]})";
+  EXPECT_EQ(Changed(annotated), annotated);
+  EXPECT_THAT(Changed(R"({"properties":{"a":{"pattern":"^[^\\u0000-\\u001F]+$"}}})"),
+              HasSubstr("properties"));
 }
 
 TEST(JsonSchemaTest, DropsWhatHasNoEffect) {
@@ -239,6 +269,25 @@ TEST(JsonSchemaTest, TakesHostileSchemas) {
   EXPECT_EQ(GetErrorDetails(Check(chain)).reason, "CONSTRAINT_TOO_LARGE");
 }
 
+TEST(JsonSchemaTest, FollowsRecursionInLinearTime) {
+  constexpr int kLevels = 10'000;
+  std::string deep = R"({"$defs":{"0":{"type":"null"}},"allOf":[)";
+  for (int i = 0; i < kLevels; ++i) deep += R"({"type":"array","minItems":1,"items":)";
+  deep.append(R"({"$ref":"#/$defs/0"})").append(kLevels, '}').append("]}");
+  EXPECT_TRUE(CheckSchema(deep, "f", 2 * kLevels).ok());
+
+  // Each schema is found to end one after the other, against their order.
+  std::string chain = R"({"$ref":"#/$defs/0","$defs":{)";
+  for (int i = 0; i < 1'900; ++i) {
+    chain += "\"" + std::to_string(i) + R"(":{"type":"object","required":["a"],"properties":{)" +
+             R"("a":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}}},";
+  }
+  chain += R"("1900":{"anyOf":[)";
+  for (int i = 0; i < 50'000; ++i) chain += R"({"$ref":"#/$defs/0"},)";
+  EXPECT_TRUE(Check(chain + "{}]}}}").ok());
+  EXPECT_EQ(GetErrorDetails(Check(chain + "false]}}}")).reason, "CONSTRAINT_UNSATISFIABLE");
+}
+
 // The library computes these without a bound.
 TEST(JsonSchemaTest, RefusesPatternsThatMeetInNumbers) {
   std::string together;
@@ -270,6 +319,76 @@ TEST(JsonSchemaTest, MovesExclusiveBoundsWithAnotherNear) {
             R"({"minimum":-1.5,"maximum":-1.000001})");
   EXPECT_EQ(Changed(R"({"exclusiveMinimum":0,"maximum":5})"),
             R"({"exclusiveMinimum":0,"maximum":5})");
+  // Above 10^9 they stay where nothing is near.
+  for (const char* schema :
+       {R"({"exclusiveMinimum":1700000000,"exclusiveMaximum":1700000001})",
+        R"({"exclusiveMinimum":1700000000,"anyOf":[{"maximum":1700000002.5},{"maximum":3}]})",
+        R"({"type":"integer","exclusiveMinimum":1700000000,"maximum":1700000000.5})"}) {
+    EXPECT_EQ(Changed(schema), schema);
+  }
+}
+
+// The parts that each of these requires lead back to it.
+TEST(JsonSchemaTest, RefusesRecursionThatNeverEnds) {
+  for (const char* schema : {
+           R"({"$ref":"#"})",
+           R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#"}},"$ref":"#/$defs/a"})",
+           R"({"type":"object","required":["a"],"properties":{"a":{"$ref":"#"}}})",
+           R"({"type":"array","items":{"$ref":"#"},"minItems":1})",
+           R"({"type":"array","prefixItems":[{},{"$ref":"#"}],"minItems":2.0})",
+           R"({"type":"array","items":[{"$ref":"#"}],"minItems":1})",
+           R"({"type":"object","minProperties":1,"additionalProperties":{"$ref":"#"}})",
+           R"({"type":"object","required":["a"],"additionalProperties":{"$ref":"#"}})",
+           R"({"$anchor":"me","type":"object","required":["a"],"properties":{"a":{"$ref":"#me"}}})",
+           R"({"type":"object","required":["a","b"],
+              "properties":{"a":{},"b":{"anyOf":[{"$ref":"#"},{"type":"array","minItems":1,
+              "items":{"$ref":"#"}}]}}})",
+           R"({"$ref":"#/$defs/a","$defs":{
+              "a":{"type":"object","properties":{"b":{"$ref":"#/$defs/b"}},"required":["b"]},
+              "b":{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}}})",
+           R"({"type":"object","required":["a"],"properties":
+              {"a":{"type":"object","anyOf":[{"type":"null"},{"$ref":"#"}]}}})",
+           R"({"allOf":[{"type":"object"},{"required":["a"],"properties":{"a":{"$ref":"#"}}}]})",
+           R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a",
+              "definitions":{"a":{"type":["array"],"items":{"$ref":"#","type":"null"},
+              "minItems":1}}})",
+       }) {
+    EXPECT_EQ(GetErrorDetails(Check(schema)).reason, "CONSTRAINT_UNSATISFIABLE") << schema;
+  }
+}
+
+TEST(JsonSchemaTest, KeepsRecursionThatEnds) {
+  for (const char* schema : {
+           R"({"type":"object","properties":{"a":{"$ref":"#"}}})",
+           R"({"type":"array","items":{"$ref":"#"}})",
+           R"({"type":"array","items":{"$ref":"#"},"minItems":0})",
+           R"({"type":"object","required":["a"],)"
+           R"("properties":{"a":{"anyOf":[{"type":"null"},{"$ref":"#"}]}}})",
+           R"({"type":"object","required":["a"],"properties":{"a":{"type":"array",)"
+           R"("items":{"$ref":"#"}}}})",
+           R"({"type":"object","required":["a"],"patternProperties":{"^b":{"$ref":"#"}}})",
+           R"({"type":["object","string"],"minProperties":1,"additionalProperties":{"$ref":"#"},)"
+           R"("properties":{"a":{}}})",
+           R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})",
+       }) {
+    EXPECT_EQ(Changed(schema), schema);
+  }
+}
+
+TEST(JsonSchemaTest, LeavesOutWhatNeverEnds) {
+  EXPECT_EQ(Changed(R"({"properties":{"a":{"$ref":"#/$defs/a"},"b":{}},"required":["b"],)"
+                    R"("$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":1}}})"),
+            R"({"properties":{"a":false,"b":{}},"required":["b"],"$defs":{"a":false}})");
+  EXPECT_EQ(Changed(R"({"anyOf":[{"type":"null"},{"$ref":"#/anyOf/1"}]})"),
+            R"({"anyOf":[{"type":"null"},false]})");
+  // A string ends it, since no type is asked for.
+  EXPECT_EQ(Changed(R"({"required":["a"],"properties":{"a":{"$ref":"#"}}})"),
+            R"({"required":["a"],"properties":{"a":{"$ref":"#"}}})");
+  EXPECT_EQ(Changed(R"({"$defs":{"a":{"required":["a"],"properties":{"a":{"type":"object",)"
+                    R"("allOf":[{"$ref":"#/$defs/a"}]}}}},"type":["array","null"],"minItems":1,)"
+                    R"("items":{"allOf":[{"$ref":"#"},{"type":"array"}]}})"),
+            R"({"$defs":{"a":{"type":["array","boolean","null","number","string"],)"
+            R"("properties":{"a":false}}},"type":["null"],"minItems":1,"items":false})");
 }
 
 TEST(JsonSchemaTest, ReadsTheBoundsOfDraft4) {
@@ -277,8 +396,8 @@ TEST(JsonSchemaTest, ReadsTheBoundsOfDraft4) {
   EXPECT_EQ(Changed(R"({"exclusiveMaximum":true,"maximum":5})"), R"({"exclusiveMaximum":5})");
   EXPECT_EQ(Changed(R"({"minimum":3,"exclusiveMinimum":false})"), R"({"minimum":3})");
   EXPECT_EQ(Changed(R"({"exclusiveMinimum":true,"exclusiveMaximum":false})"), "{}");
-  EXPECT_EQ(Changed(R"({"minimum":1,"$ref":"#","exclusiveMinimum":true})"),
-            R"({"minimum":1.000001,"$ref":"#"})");
+  EXPECT_EQ(Changed(R"({"minimum":1,"$ref":"#/$defs/a","exclusiveMinimum":true,"$defs":{"a":{}}})"),
+            R"({"minimum":1.000001,"$ref":"#/$defs/a","$defs":{"a":{}}})");
   EXPECT_EQ(Changed(R"({"minimum":0,"exclusiveMinimum":true,"maximum":0.5})"),
             R"({"minimum":1e-06,"maximum":0.5})");
 }

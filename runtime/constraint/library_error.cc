@@ -157,6 +157,11 @@ std::string At(const ConstraintSpec& spec, const std::vector<std::string_view>& 
   return places.empty() ? std::string(message) : Text({places, ": ", message});
 }
 
+std::string FailedAfter(std::string_view field, size_t tokens) {
+  return Text({"the rule of ", field, " failed after ", std::to_string(tokens),
+               tokens == 1 ? " token: " : " tokens: "});
+}
+
 std::string Mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 absl::Status NoMemoryForAll(std::string_view field, const LibraryError& error) {
@@ -205,9 +210,14 @@ absl::Status RefusalOf(const ConstraintSpec& spec, const LibraryError& error) {
   return InvalidRule(field, At(spec, {}, text, Cause(text)));
 }
 
+absl::Status DeadEnd(std::string_view field, size_t tokens) {
+  return FailedRule(absl::StatusCode::kInvalidArgument,
+                    Text({FailedAfter(field, tokens),
+                          "nothing may follow them, and they do not fulfil it; correct the rule"}));
+}
+
 absl::Status FailureOf(std::string_view field, size_t tokens, const LibraryError& error) {
-  const std::string begin = Text({"the rule of ", field, " failed after ", std::to_string(tokens),
-                                  tokens == 1 ? " token: " : " tokens: "});
+  const std::string begin = FailedAfter(field, tokens);
   constexpr std::string_view kSimpler = "; a simpler rule takes less";
   switch (error.stop) {
     case LibraryStop::kAllMemory:
@@ -231,6 +241,8 @@ absl::Status FailureOf(std::string_view field, size_t tokens, const LibraryError
                             "its attributes cannot be applied together; use fewer "
                             "attributes of rules and terminals"}));
   }
+  // The library's word for a grammar that cannot go on.
+  if (Contains(cause, "NoExtension")) return DeadEnd(field, tokens);
   if (Contains(cause, "too many expressions")) {
     return FailedRule(absl::StatusCode::kResourceExhausted,
                       Text({begin, "the next token takes more work than one step may", kSimpler}));

@@ -41,10 +41,14 @@ struct LibraryError {
 // constraints hold the memory.
 absl::Status RefusalOf(const ConstraintSpec& spec, const LibraryError& error);
 
+// The error of a rule in use that allows no token after `tokens` tokens, nor the end:
+// kInvalidArgument CONSTRAINT_FAILED.
+absl::Status DeadEnd(std::string_view field, size_t tokens);
+
 // The error of a rule in use, of the request's field `field`, after `tokens` tokens.
 // CONSTRAINT_FAILED: kResourceExhausted if the rule takes more than one step may, kInvalidArgument
-// if a token breaks it or if a client's grammar cannot be applied, else kInternal. CONSTRAINT_LIMIT
-// if other constraints hold the memory.
+// if a token breaks it, nothing can follow, or a client's grammar cannot be applied, else
+// kInternal. CONSTRAINT_LIMIT if other constraints hold the memory.
 absl::Status FailureOf(std::string_view field, size_t tokens, const LibraryError& error);
 
 }  // namespace orcd

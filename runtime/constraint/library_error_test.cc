@@ -97,6 +97,8 @@ TEST(LibraryErrorTest, NamesTheFailureOfARuleInUse) {
        "CONSTRAINT_FAILED", "the rule of f failed after 7 tokens: it has too many readings"},
       {Says("panic: assertion failed"), StatusCode::kInvalidArgument, "CONSTRAINT_FAILED",
        "the rule of f failed after 7 tokens: its attributes cannot"},
+      {Says("NoExtensionBias"), StatusCode::kInvalidArgument, "CONSTRAINT_FAILED",
+       "the rule of f failed after 7 tokens: nothing may follow"},
       {Says("else"), StatusCode::kInternal, "CONSTRAINT_FAILED",
        "the rule of f failed after 7 tokens: else"},
       {{.stop = LibraryStop::kMemory, .most_bytes = 64 << 20},

@@ -148,9 +148,7 @@ void LlgConstraint::FailByLibrary() {
   if (state_->HasFailed()) {
     status_ = FailureOf(rule_->field(), tokens_.size(), state_->error());
   } else {
-    status_ = FailedRule(
-        absl::StatusCode::kInternal,
-        absl::StrCat("the rule of ", rule_->field(), " allows no token after ", tokens_.size()));
+    status_ = DeadEnd(rule_->field(), tokens_.size());
   }
   // Neither a wrong token nor the memory that other constraints hold is the rule's fault, nor need
   // it be if tokens were tried that never came.

@@ -236,6 +236,16 @@ TEST(LlgConstraintTest, NamesTheTokenThatBreaksTheRule) {
   }
 }
 
+TEST(LlgConstraintTest, ARuleThatLeadsNowhereIsTheClients) {
+  const auto rule = MakeRule("lark", "start: t \"c\"\nt: /[ab]/ X\nX: /q/ & /r/");
+  const auto constraint = Replay(*rule, {'a'});
+  EXPECT_TRUE(constraint->Mask(0).words.empty());
+  EXPECT_EQ(constraint->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GetErrorDetails(constraint->status()).reason, "CONSTRAINT_FAILED");
+  EXPECT_THAT(constraint->status().message(),
+              HasSubstr("constraint.rule failed after 1 token: nothing may follow"));
+}
+
 TEST(LlgConstraintTest, AllowsControlTokensOnlyByName) {
   const auto anything = MakeRule("regex", "(.|\n)*");
   const std::vector<int32_t> allowed = Allowed(*anything->Make(nullptr));

@@ -288,8 +288,38 @@ TEST(LlgRuleTextTest, SchemasThatTheLibraryAloneMisreads) {
   const Rule white = Schema(R"({"type":"string","pattern":"^[^\\s]\\S\\d$"})");
   white.Complete({"\"aé1\""});
   white.Forbidden({"\"\ufeff", "\"a\ufeff", "\"ab٣"});
+  // None of these needs control characters, which only the escape has.
+  const Rule no_control = Schema(R"({"type":"object","properties":{"name":{"type":"string"},
+      "re":{"type":"string","pattern":"^[^\\u0000-\\u001F]+$"}},"required":["name"]})");
+  no_control.Complete({R"({"name":"x","re":"a\"b"})"});
+  no_control.Forbidden({R"({"name":"x","\u006e)"});
+  const Rule annotated = Schema(R"({"patternProperties":{"^a$":{"type":"integer"}},
+      "additionalProperties":{"type":"string"},"type":"object","description":"\u0001"})");
+  annotated.Complete({R"({"a":1,"b":"x"})"});
+  annotated.Forbidden({R"({"\u0061)"});
+  const Rule control = Schema(R"({"type":"object","additionalProperties":false,"properties":
+      {"a\u0001":{"const":"\u0002"},"b":{"type":"string"}}})");
+  control.Complete({R"({"a\u0001":"\u0002","b":"\u0003"})", R"({"b":"x"})"});
+  control.Forbidden({R"({"\u0062)", R"({"a\u0002)"});
   const Rule unbounded = Schema(R"({"type":"string","maxLength":9007199254740991})");
   unbounded.Complete({"\"the name\""});
+}
+
+// An output that began it would go on for ever.
+TEST(LlgRuleTextTest, RecursionThatNeverEndsIsNotOffered) {
+  const Rule schema = Schema(R"({"type":"object","properties":{"a":{"$ref":"#/$defs/a"},
+      "b":{"anyOf":[{"$ref":"#/$defs/a"},{"type":"null"}]}},"additionalProperties":false,
+      "$defs":{"a":{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}}})");
+  schema.Complete({"{}", R"({"b":null})"});
+  schema.Forbidden({R"({"a)", R"({"b":{)"});
+  const Rule kinds = Schema(R"({"type":["string","array"],"minItems":1,
+      "items":{"$ref":"#/$defs/a"},"$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},
+      "minItems":2}}})");
+  kinds.Complete({R"("a")"});
+  kinds.Forbidden({"["});
+  const Rule ebnf = Ebnf("root ::= a | b\na ::= \"x\" a\nb ::= \"y\" a? \"z\"*");
+  ebnf.Complete({"y", "yzz"});
+  ebnf.Forbidden({"x", "yx"});
 }
 
 // A property fulfils what applies to it in any reading of a name's pattern.
@@ -379,6 +409,9 @@ TEST(LlgRuleTextTest, RefusalsOfTheLibrary) {
       {R"({"type":"array","items":false,"minItems":1})", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {"false", "CONSTRAINT_UNSATISFIABLE", "f: "},
       {R"({"$ref":"#"})", "CONSTRAINT_UNSATISFIABLE", "f: "},
+      {R"({"type":"number","exclusiveMinimum":1,"maximum":1})", "CONSTRAINT_UNSATISFIABLE", "f: "},
+      {R"({"exclusiveMinimum":1,"type":"number","allOf":[{"exclusiveMaximum":1}]})",
+       "CONSTRAINT_UNSATISFIABLE", "f: "},
   };
   for (const Case& c : cases) {
     const auto rule = Compile({.rule = JsonSchemaRule{c.schema}, .start = {}});

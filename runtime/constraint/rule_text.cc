@@ -92,6 +92,12 @@ absl::Status CheckGrammar(const GrammarRule& rule, const std::string& field) {
                                    " characters & and ~, which combine expressions; at most " +
                                    std::to_string(kMaxOperators) + " are accepted");
   }
+  // The library would read the schema as it is, with its own options, and misread some.
+  if (rule.grammar.find("%json") != std::string::npos) {
+    return UnsupportedRule(field,
+                           "`%json` is not supported in a grammar; send the schema as a JSON "
+                           "schema or in a structural tag, or write the form out as rules");
+  }
   return absl::OkStatus();
 }
 

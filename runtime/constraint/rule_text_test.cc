@@ -193,6 +193,18 @@ TEST(CheckRuleTest, RefusesWhatCannotBeRead) {
             "CONSTRAINT_INVALID");
 }
 
+// The library would read such a schema with options of its own, and misread it.
+TEST(CheckRuleTest, RefusesSchemasInLark) {
+  for (const char* grammar :
+       {R"(start: %json {"type":"array","uniqueItems":true,"x-guidance":{"lenient":true}})",
+        "start: \"a\" %lark {\nstart: %json{\"format\":\"date\"}\n}"}) {
+    const auto [why, message] =
+        Refusal({.rule = GrammarRule{GrammarDialect::kLark, grammar}, .start = {}}, {});
+    EXPECT_EQ(why, "CONSTRAINT_UNSUPPORTED") << grammar;
+    EXPECT_THAT(message, HasSubstr("`%json` is not supported"));
+  }
+}
+
 TEST(CheckRuleTest, RefusesTagsThatCannotBegin) {
   const auto reason = [](StructuralTagRule rule) {
     return ReasonFor({.rule = std::move(rule), .start = {}});

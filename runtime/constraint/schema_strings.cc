@@ -94,6 +94,14 @@ std::optional<std::string> DecodePointerToken(std::string_view token) {
   return unescaped;
 }
 
+bool NeedsUnicodeEscape(std::string_view text) {
+  constexpr std::string_view kShort = "\b\f\n\r\t";
+  return std::ranges::any_of(text, [&](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && kShort.find(c) == std::string_view::npos) || byte == 0x7F;
+  });
+}
+
 std::optional<size_t> ListIndex(std::string_view token) {
   constexpr size_t kMostDigits = 9;
   if (token.empty() || token.size() > kMostDigits) return std::nullopt;

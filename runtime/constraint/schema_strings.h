@@ -1,4 +1,4 @@
-// Strings in JSON Schemas: names of formats, parts of JSON pointers.
+// Strings in JSON Schemas: names of formats, parts of JSON pointers, escapes.
 #ifndef ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
 #define ORCD_RUNTIME_CONSTRAINT_SCHEMA_STRINGS_H_
 
@@ -29,6 +29,10 @@ size_t MaxLengthOfFormat(std::string_view format);
 // A token of a JSON pointer in a URI's fragment, decoded (RFC 6901, section 6); empty if an escape
 // is malformed.
 std::optional<std::string> DecodePointerToken(std::string_view token);
+
+// True if JSON can write the text, or the library does, only with an escape `\u`: it has a control
+// character without a short escape.
+bool NeedsUnicodeEscape(std::string_view text);
 
 // The index of a list that a decoded token is; empty if it is none.
 std::optional<size_t> ListIndex(std::string_view token);

@@ -75,6 +75,16 @@ TEST(SchemaStringsTest, MatchesTimes) {
   EXPECT_FALSE(RE2::PartialMatch("2024-02-29 10:00:00Z", date_time));
 }
 
+TEST(SchemaStringsTest, KnowsWhatOnlyEscapesWrite) {
+  using std::string_view_literals::operator""sv;
+  for (const std::string_view text : {"a\0"sv, "\v"sv, "\x1f"sv, "é\x7f"sv}) {
+    EXPECT_TRUE(NeedsUnicodeEscape(text)) << text;
+  }
+  for (const std::string_view text : {""sv, "\b\f\n\r\t\"\\"sv, "é\u0080 ~"sv}) {
+    EXPECT_FALSE(NeedsUnicodeEscape(text)) << text;
+  }
+}
+
 TEST(SchemaStringsTest, DecodesPointers) {
   EXPECT_EQ(DecodePointerToken("a~1b~0%25%C3%A9"), "a/b~%é");
   EXPECT_EQ(DecodePointerToken(""), "");
