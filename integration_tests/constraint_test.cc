@@ -23,6 +23,7 @@ namespace {
 
 using ::grpc::StatusCode;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -247,7 +248,10 @@ TEST_F(SchemaTest, AResumedRequestReplaysItsRule) {
   other.mutable_text()->set_text("Z");
   v1::GenerateRequest broken = request;
   broken.add_resume_token_ids(client().Tokens(other).at(0));
-  EXPECT_TRUE(IsError(client().Generate(broken).error, StatusCode::INVALID_ARGUMENT));
+  const RpcError error = client().Generate(broken).error;
+  EXPECT_TRUE(IsError(error, StatusCode::INVALID_ARGUMENT));
+  EXPECT_EQ(error.reason, "INVALID_FIELD");
+  EXPECT_THAT(error.fields, ElementsAre("resume_token_ids[0]"));
 }
 
 TEST_F(SchemaTest, OtherProtocolsGiveTheSameTokens) {

@@ -94,6 +94,7 @@ class HonestStream {
   }
   // Valid after Stop. The stream was never refused, cut or broken.
   bool went_on() const { return went_on_; }
+  absl::Duration median_gap() const { return gaps_[gaps_.size() / 2]; }
   absl::Duration longest_gap() const { return gaps_.back(); }
   size_t messages() const { return gaps_.size() + 1; }
 
@@ -130,7 +131,7 @@ class HostileConstraintTest : public WorkerTest {
     WorkerTest::SetUp();
     ASSERT_NO_FATAL_FAILURE(
         StartLoaded({"--backend", "null", "--null-step", absl::FormatDuration(kStep), "--max-seqs",
-                     "16", "--max-waiting", "256", "--log-level", "warning"}));
+                     "64", "--max-waiting", "256", "--log-level", "warning"}));
     if (!client().Status().model().constraints_supported()) {
       GTEST_SKIP() << "constraints are not built";
     }
@@ -290,6 +291,29 @@ TEST_F(HostileConstraintTest, CostIsBounded) {
   }
   EXPECT_TRUE(client().WaitForStatus(
       [](const v1::WorkerStatus& status) { return status.queue().running_requests() == 1; }));
+}
+
+// Each of the masks takes up to some milliseconds, which all streams of a step would wait for.
+TEST_F(HostileConstraintTest, CostlyRulesAtOnceHoldUpNobody) {
+  constexpr int kAtOnce = 40;
+  HonestStream alone(stub(), EndlessRequest("alone"));
+  alone.Stop();
+  std::vector<std::unique_ptr<GenerateCall>> calls;
+  for (int i = 0; i < kAtOnce; ++i) {
+    const v1::Constraint rule = Regex(absl::StrCat("(.*a.{", 40 + i, "}b){20}"));
+    calls.push_back(
+        std::make_unique<GenerateCall>(stub(), Ask(rule, 2000), Bound(absl::Seconds(120))));
+  }
+  EXPECT_TRUE(client().WaitForStatus([](const v1::WorkerStatus& status) {
+    return status.queue().running_requests() > kAtOnce / 2;
+  }));
+  HonestStream beside(stub(), EndlessRequest("beside"));
+  beside.Stop();
+  ASSERT_TRUE(alone.went_on() && beside.went_on());
+  std::cout << "gaps, median: " << alone.median_gap() << " alone, " << beside.median_gap()
+            << " beside " << kAtOnce << " costly rules\n";
+  EXPECT_LE(beside.median_gap(), 4 * alone.median_gap());
+  for (const auto& call : calls) call->HangUp();
 }
 
 TEST_F(HostileConstraintTest, TenMegabytesAreRefusedBeforeTheyAreRead) {

@@ -23,6 +23,9 @@ class MaskThreads {
   // Threads for this machine: a few, one processor left for the caller.
   static int DefaultThreads();
 
+  // Threads that make calls, the caller's among them.
+  int count() const { return static_cast<int>(threads_.size()) + 1; }
+
   // Calls work(i) for each i in [0, count), on the caller's thread and on these, and returns when
   // all calls have. A few are made on the caller's thread alone, which is quicker than to wake
   // another. One thread at a time calls this.

@@ -51,6 +51,18 @@ int RightDrafts(int drafts, const PartResult& result) {
 // held up.
 constexpr int kReplayedAtOnce = 64;
 
+// A rule that takes less than this for a token is cheap: it is no burden to others, however many
+// there are. Those of usual schemas take a third of it.
+constexpr absl::Duration kCheapRule = absl::Microseconds(100);
+// Time for which a step may keep each thread busy with rules that are not cheap, unless one alone
+// takes longer.
+constexpr absl::Duration kRuleTime = absl::Milliseconds(5);
+
+// The part of the sequence's rule in the step's bound on costly rules.
+absl::Duration CostlyRule(const Sequence& sequence) {
+  return sequence.rule_cost < kCheapRule ? absl::ZeroDuration() : sequence.rule_cost;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
@@ -62,6 +74,10 @@ Scheduler::Scheduler(const Tokenizer& tokenizer, const BackendInfo& backend,
       drafter_(backend.max_drafts > 0 ? options_.drafter : nullptr),
       draft_lengths_(/*pipelined=*/backend.max_in_flight > 1),
       window_(backend.window_blocks > 0 ? options_.window : 0),
+      // Masks that cannot follow the launch are made on this thread alone.
+      most_rule_time_(kRuleTime * (backend.late_masks && options_.mask_threads != nullptr
+                                       ? options_.mask_threads->count()
+                                       : 1)),
       checkpoint_tokens_(std::max(options_.checkpoint_tokens / backend.block_tokens, 1) *
                          backend.block_tokens),
       blocks_(backend.kv_blocks, backend.block_tokens),
@@ -323,6 +339,7 @@ void Scheduler::Enqueue(SequenceList& from, Sequence& sequence, SequenceList& to
 
 void Scheduler::Admit(absl::Time now) {
   replaying_ = false;
+  replay_time_ = absl::ZeroDuration();
   for (auto it = waiting_.begin(); it != waiting_.end() && !free_slots_.empty();) {
     Sequence& sequence = **it++;
     if (sequence.finished || sequence.waits_for_prompt()) continue;
@@ -363,13 +380,20 @@ bool Scheduler::PrepareConstraint(Sequence& sequence) {
   LiveRequest& live = *sequence.live;
   if (live.request.constraint == nullptr || sequence.constraint_ready) return true;
   if (live.awaits_constraint) return false;
+  if (replay_time_ >= kRuleTime) {
+    replaying_ = true;
+    return false;
+  }
   if (sequence.constraint == nullptr) sequence.constraint = MakeConstraint(live);
+  const absl::Time begin = Clock();
   const absl::StatusOr<bool> replayed = sequence.Replay(kReplayedAtOnce);
+  replay_time_ += Clock() - begin;
   if (!replayed.ok()) {
     Fail(live, replayed.status());
     return false;
   }
   sequence.constraint_ready = *replayed;
+  sequence.rule_cost = usual_rule_cost_;
   replaying_ = replaying_ || !*replayed;
   return *replayed;
 }
@@ -450,21 +474,27 @@ std::span<const BlockHash> Scheduler::BlockHashes(Sequence& sequence, int count)
 void Scheduler::SelectRunning() {
   selected_.clear();
   int64_t blocks = 0;
+  absl::Duration rules;
   for (const auto& sequence : running_) {
     if (!HasWork(*sequence)) continue;
     selected_.push_back(sequence.get());
     blocks += sequence->blocks.size();
+    rules += CostlyRule(*sequence);
   }
-  // Sequences that share blocks may together list more blocks than a step takes; then they take
-  // turns.
-  if (blocks <= backend_.kv_blocks) return;
+  // Sequences that share blocks may together list more blocks than a step takes.
+  if (blocks <= backend_.kv_blocks && rules <= most_rule_time_) return;
   std::stable_sort(selected_.begin(), selected_.end(), [](const Sequence* a, const Sequence* b) {
     return a->last_step < b->last_step;
   });
   blocks = 0;
+  rules = absl::ZeroDuration();
   std::erase_if(selected_, [&](const Sequence* sequence) {
+    const absl::Duration rule = CostlyRule(*sequence);
     if (blocks + sequence->blocks.size() > backend_.kv_blocks) return true;
+    // Cheap ones always take part, and one of the others does.
+    if (std::min(rule, rules) > absl::ZeroDuration() && rules + rule > most_rule_time_) return true;
     blocks += sequence->blocks.size();
+    rules += rule;
     return false;
   });
 }
@@ -569,14 +599,13 @@ void Scheduler::AddPart(Sequence& sequence, int count, StepBatch& batch, InFligh
   sequence.predicts_in_flight = part.predictions > 0;
   step.tokens += count + drafts;
   step.drafts += drafts;
-  step.predictions += part.predictions;
   if (count == 1 && part.sample) ++step.drawing;
   const auto given = static_cast<int>(live.request.prompt.size() + live.request.resume.size());
   step.prompt_tokens += std::clamp(given - begin, 0, count);
   part.restore_state = sequence.checkpoint.id();
   step.parts.push_back({&sequence, begin, sequence.scheduled, part.mask_follows, drafts,
                         part.predictions, std::move(sequence.checkpoint)});
-  if (backend_.recurrent && drafts == 0) TakeCheckpoints(step.parts.back());
+  if (backend_.recurrent) TakeCheckpoints(step.parts.back());
   part.save_states = step.parts.back().saves;
   batch.seqs.push_back(part);
 }
@@ -627,8 +656,11 @@ void Scheduler::Commit(const StepResult& result, absl::Time now) {
 
 void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl::Time now) {
   int right = 0;
-  for (size_t i = 0; i < step.parts.size(); ++i)
+  int predicted = 0;
+  for (size_t i = 0; i < step.parts.size(); ++i) {
     right += RightDrafts(step.parts[i].drafts, result.parts[i]);
+    predicted += static_cast<int>(result.parts[i].predictions.size());
+  }
   const absl::Duration duration = now - std::max(step.planned, last_commit_);
   // A sequence whose guesses are right gets several tokens in the time of one.
   const double tokens = static_cast<double>(step.drawing + right) / std::max(step.drawing, 1);
@@ -637,7 +669,7 @@ void Scheduler::MeasureStep(const InFlight& step, const StepResult& result, absl
   if (drafter_ == nullptr) return;
   // Predictions are a drafter's work, though the backend does it.
   const double predicting = result.prediction_seconds;
-  if (step.predictions > 0) draft_lengths_.OnDrafted(step.predictions, /*read=*/0, predicting);
+  if (predicted > 0) draft_lengths_.OnDrafted(predicted, /*read=*/0, predicting);
   if (step.tokens - step.drafts != step.drawing) {
     draft_lengths_.OnStep({.drafts = step.tokens, .seconds = absl::ToDoubleSeconds(duration)});
     return;
@@ -673,19 +705,30 @@ void Scheduler::AcceptDraws(const InFlight& step, const StepResult& result) {
   }
   RunForEach(static_cast<int>(accepting_.size()),
              [&](int i) { AcceptDrawn(*accepting_[i].first, accepting_[i].second); });
+  for (const auto& [sequence, samples] : accepting_) {
+    usual_rule_cost_ += (sequence->rule_cost - usual_rule_cost_) / 16;
+  }
 }
 
 void Scheduler::AcceptDrawn(Sequence& sequence, std::span<const SampledToken> drawn) const {
+  const absl::Time begin = Clock();
   sequence.AcceptDrawn(drawn);
   if (!sequence.constraint->status().ok() && RemakeConstraint(sequence)) {
     sequence.AcceptDrawn(drawn);
   }
+  const absl::Duration took =
+      std::exchange(sequence.rule_time, absl::ZeroDuration()) + (Clock() - begin);
+  sequence.rule_cost += (took - sequence.rule_cost) / 4;
 }
 
 TokenMask Scheduler::MaskOf(Sequence& sequence, int ahead) const {
-  const TokenMask mask = sequence.constraint->Mask(ahead);
-  if (sequence.constraint->status().ok() || !RemakeConstraint(sequence)) return mask;
-  return sequence.constraint->Mask(ahead);
+  const absl::Time begin = Clock();
+  TokenMask mask = sequence.constraint->Mask(ahead);
+  if (!sequence.constraint->status().ok() && RemakeConstraint(sequence)) {
+    mask = sequence.constraint->Mask(ahead);
+  }
+  sequence.rule_time += Clock() - begin;
+  return mask;
 }
 
 void Scheduler::TakePart(const InFlight::Part& part, const PartResult& result, absl::Time now) {

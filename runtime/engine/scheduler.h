@@ -102,7 +102,8 @@ struct SchedulerCounts {
 // A request whose constraint is being prepared waits, and others pass it. Tokens that a constraint
 // forces are sent at once and run like a prompt's. The masks of requests with constraints follow
 // the launch of their step if the backend can take them then; otherwise a sequence whose next mask
-// depends on a draw in flight waits for it.
+// depends on a draw in flight waits for it. Rules that take long for a token take turns, so that
+// nobody waits long for the masks of others.
 //
 // A drafter may guess the tokens that follow (scheduler_guesses.cc), or the model's own block
 // predicts them (scheduler_predictions.cc). A step that runs no prompts then also runs the guesses
@@ -212,7 +213,6 @@ class Scheduler {
     // Drafts included.
     int tokens = 0;
     int drafts = 0;
-    int predictions = 0;
     int drawing = 0;
     // Sequences that are left out since guesses of theirs are in flight, or wait for draws
     // (Sequence::held_back).
@@ -279,7 +279,8 @@ class Scheduler {
   bool ReserveNext();
   void PreemptLast();
 
-  // Selects the sequences that take part in the next step.
+  // Selects the sequences that take part in the next step. Those that together take too many
+  // blocks, or too much time for their rules, take turns.
   void SelectRunning();
   void PlanDecodes(StepBatch& batch, InFlight& step);
   void PlanPrompts(StepBatch& batch, InFlight& step);
@@ -334,15 +335,18 @@ class Scheduler {
   bool KeepsStates(const Sequence& sequence) const;
   // The positions of the known tokens at which a state is worth more than elsewhere; 0: none.
   std::array<int, 3> PlannedCheckpoints(const Sequence& sequence) const;
-  // True if the state at this position is saved by a part that could.
-  bool IsCheckpoint(const Sequence& sequence, int position) const;
+  // True if the state at this position, a block's end, is to be saved, with the checkpoint before
+  // it at `last`.
+  bool IsCheckpoint(const Sequence& sequence, int position, int last) const;
   // The sequence begins with the checkpoint after its first `shared` blocks, if it shares any, and
   // others have the first `found` of its blocks.
   void BeginAtCheckpoint(Sequence& sequence, int shared, int found);
   // Takes cells for the states that the part saves.
   void TakeCheckpoints(InFlight::Part& part);
-  // A cell for the state at `position`, an empty hold if that is no checkpoint or has one already.
-  StateCell TakeCheckpoint(Sequence& sequence, int position);
+  // Takes a cell for the state at `position`, unless that has one already or none is free.
+  void TakeCheckpoint(InFlight::Part& part, int position);
+  // Most drafts after the known tokens that pass no position at which a state is due.
+  int DraftsBeforeCheckpoint(const Sequence& sequence) const;
   // Names the states that the part has saved, whose positions are accepted.
   void NameCheckpoints(const InFlight::Part& part);
   // Forgets the sequence's checkpoint, as it gives its slot up.
@@ -352,7 +356,8 @@ class Scheduler {
   void MeasureStep(const InFlight& step, const StepResult& result, absl::Time now);
   // Lets the constraints accept the tokens that a step drew.
   void AcceptDraws(const InFlight& step, const StepResult& result);
-  // Like the sequence's and its constraint's, but a constraint that fails is made anew.
+  // Like the sequence's and its constraint's, but a constraint that fails is made anew, and the
+  // time is measured.
   void AcceptDrawn(Sequence& sequence, std::span<const SampledToken> drawn) const;
   TokenMask MaskOf(Sequence& sequence, int ahead) const;
   // Calls work(i) for each i in [0, count), on several threads if there are many.
@@ -403,6 +408,8 @@ class Scheduler {
 
   // Largest window of the layers that have window blocks; 0 if there are none.
   const int window_;
+  // Time that the costly rules of a step may take, over all threads.
+  const absl::Duration most_rule_time_;
   // SchedulerOptions::checkpoint_tokens in whole blocks, at least one.
   const int checkpoint_tokens_;
   BlockPool blocks_;
@@ -417,8 +424,12 @@ class Scheduler {
   std::deque<InFlight> in_flight_;
   std::vector<ReleaseWaiter> release_waiters_;
   int awaiting_constraints_ = 0;
-  // True if the last Admit left a sequence whose constraint has more resumed tokens to accept.
+  // True if the last Admit left a sequence whose constraint has more resumed tokens to accept; and
+  // the time for which it let them accept some.
   bool replaying_ = false;
+  absl::Duration replay_time_;
+  // Moving average of Sequence::rule_cost over all sequences, with which others begin.
+  absl::Duration usual_rule_cost_;
   std::vector<std::shared_ptr<StepListener>> listeners_;
   int64_t next_order_ = 0;
   int64_t steps_ = 0;

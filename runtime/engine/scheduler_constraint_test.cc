@@ -1,10 +1,12 @@
 // Requests with constraints: when they are admitted, what is forced, and how they end.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/constraint_for_test.h"
@@ -437,6 +439,129 @@ TEST_F(SchedulerConstraintTest, AConstraintThatFailsEndsItsRequestAlone) {
       EXPECT_EQ(scheduler_->blocks().free(), 64);
     }
   }
+}
+
+// A rule without an end whose masks and accepted tokens take time, by the clock of the harness.
+class SlowRule : public ScriptedRule {
+ public:
+  SlowRule(const Script& script, int vocab, int32_t end, absl::Time& now, absl::Duration per_mask,
+           absl::Duration per_token)
+      : ScriptedRule(script, vocab, end), now_(now), per_mask_(per_mask), per_token_(per_token) {}
+  TokenMask Mask(int ahead) override {
+    now_ += per_mask_;
+    return ScriptedRule::Mask(ahead);
+  }
+  void Accept(int32_t token) override {
+    now_ += per_token_;
+    ScriptedRule::Accept(token);
+  }
+
+ private:
+  absl::Time& now_;
+  const absl::Duration per_mask_;
+  const absl::Duration per_token_;
+};
+
+class SlowRuleTest : public SchedulerConstraintTest {
+ protected:
+  std::shared_ptr<PendingForTest> Slow(int seed, absl::Duration per_mask,
+                                       absl::Duration per_token = {}) {
+    Script script;
+    for (int i = 0; i < 450; ++i) script.push_back({(seed + i) % 90, 91, 92 + seed % 7});
+    const auto pending = std::make_shared<PendingForTest>([=, this] {
+      return std::make_unique<SlowRule>(script, vocab_, model_->tokenizer().eos_id(), now_,
+                                        per_mask, per_token);
+    });
+    pending->Become();
+    return pending;
+  }
+  void MakeLarge(const Pipeline& pipeline) {
+    MakeFor(pipeline, /*max_seqs=*/16, /*kv_blocks=*/1600, /*max_context=*/512);
+  }
+  GenerationRequest Endless(const std::string& id, const std::shared_ptr<PendingForTest>& rule,
+                            int max_tokens) {
+    GenerationRequest request = Request(id, {1, 2, 3});
+    request.stop.max_tokens = max_tokens;
+    request.stop.ignore_eog = true;
+    request.constraint = rule;
+    return request;
+  }
+  // Advances at most so many times, to the end of all. Returns the longest that it took once.
+  absl::Duration Longest(int times) {
+    absl::Duration longest;
+    for (absl::Time before = now_; times > 0 && Advance(); before = now_, --times) {
+      longest = std::max(longest, now_ - before);
+    }
+    return longest;
+  }
+};
+
+TEST_F(SlowRuleTest, NobodyWaitsLongForTheMasksOfOthers) {
+  constexpr int kSlow = 12;
+  for (const Pipeline& pipeline : kPipelines) {
+    SCOPED_TRACE(absl::StrCat("depth ", pipeline.depth, ", late ", pipeline.late));
+    MakeLarge(pipeline);
+    scheduler_->Add(Endless("free", nullptr, 400), now_);
+    scheduler_->Add(Endless("cheap", Slow(100, absl::Microseconds(30)), 400), now_);
+    for (int i = 0; i < kSlow; ++i) {
+      scheduler_->Add(Endless(absl::StrCat(i), Slow(i, absl::Milliseconds(2)), 150), now_);
+    }
+    Longest(80);  // Until it is known what the rules take.
+    for (const auto& [id, sink] : sinks_) sink->longest_gap = 0;
+    // Two of the slow ones stay below 5 ms; a step itself takes 1 ms.
+    EXPECT_LT(Longest(2000), absl::Milliseconds(5.1));
+    EXPECT_EQ(sinks_["free"]->longest_gap, 1);
+    EXPECT_EQ(sinks_["cheap"]->longest_gap, 1);
+    for (int i = 0; i < kSlow; ++i) {
+      const std::string id = absl::StrCat(i);
+      EXPECT_LE(sinks_[id]->longest_gap, kSlow / 2 + 1) << "they take turns";
+      const Expected alone = Naive(Endless("alone", Slow(i, absl::ZeroDuration()), 150));
+      EXPECT_EQ(sinks_[id]->tokens, alone.tokens);
+    }
+  }
+}
+
+TEST_F(SlowRuleTest, OneThatTakesLongerThanItMayGoesOn) {
+  MakeLarge({2, true});
+  for (const char* const id : {"a", "b"}) {
+    scheduler_->Add(Endless(id, Slow(1, absl::Milliseconds(20)), 40), now_);
+  }
+  Longest(10);
+  EXPECT_LT(Longest(1000), absl::Milliseconds(21.1));
+  EXPECT_EQ(sinks_["a"]->tokens.size(), 40u);
+  EXPECT_EQ(sinks_["b"]->tokens.size(), 40u);
+}
+
+// Otherwise requests that are short would never be known to be slow.
+TEST_F(SlowRuleTest, NewcomersBeginWithWhatOthersTake) {
+  MakeLarge({2, true});
+  int next = 0;
+  absl::Duration longest;
+  for (int step = 0; step < 200; ++step) {
+    for (; scheduler_->running() + scheduler_->waiting() < 12; ++next) {
+      scheduler_->Add(Endless(absl::StrCat(next), Slow(next, absl::Milliseconds(2)), 2), now_);
+    }
+    const absl::Duration took = Longest(1);
+    if (step >= 50) longest = std::max(longest, took);
+  }
+  EXPECT_GT(next, 100);
+  EXPECT_LT(longest, absl::Milliseconds(10));
+}
+
+TEST_F(SlowRuleTest, OutputsThatAreResumedHoldUpNobody) {
+  MakeLarge({2, true});
+  scheduler_->Add(Endless("free", nullptr, 400), now_);
+  Longest(5);
+  for (int i = 0; i < 12; ++i) {
+    GenerationRequest request =
+        Endless(absl::StrCat(i), Slow(i, absl::ZeroDuration(), absl::Microseconds(100)), 220);
+    request.resume = std::vector<int32_t>(200, 91);
+    scheduler_->Add(std::move(request), now_);
+  }
+  // One of them, 64 tokens, takes 6.4 ms; a step then accepts 13 draws at most.
+  EXPECT_LT(Longest(1000), absl::Milliseconds(10));
+  EXPECT_EQ(sinks_["free"]->longest_gap, 1);
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(sinks_[absl::StrCat(i)]->tokens.size(), 20u);
 }
 
 }  // namespace

@@ -172,7 +172,9 @@ void Scheduler::TakeGuesses(std::vector<std::vector<int32_t>> guesses) {
   RunForEach(static_cast<int>(masked_.size()), [this](int i) {
     const absl::Time begin = Clock();
     CheckGuess(*masked_[i]);
-    checking_seconds_[i] = absl::ToDoubleSeconds(Clock() - begin);
+    const absl::Duration took = Clock() - begin;
+    masked_[i]->rule_time += took;
+    checking_seconds_[i] = absl::ToDoubleSeconds(took);
   });
   // A rule may be slow, which is no fault of the drafter.
   for (size_t i = 0; i < masked_.size(); ++i) {
@@ -224,7 +226,7 @@ int64_t Scheduler::SpareBlocks() const {
 void Scheduler::TakeGuessBlocks(Sequence& sequence, int64_t& spare) {
   std::vector<int32_t>& tokens = sequence.guess.tokens;
   const auto known = static_cast<int>(sequence.tokens.size());
-  auto count = static_cast<int>(tokens.size());
+  int count = std::min(static_cast<int>(tokens.size()), DraftsBeforeCheckpoint(sequence));
   while (spare > 0 && sequence.blocks.size() < BlocksFor(known + count) &&
          blocks_.Grow(sequence.blocks, sequence.blocks.size() + 1)) {
     --spare;

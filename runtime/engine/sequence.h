@@ -158,6 +158,10 @@ struct Sequence {
   // it has them all, if the request has a constraint.
   int replayed = 0;
   bool constraint_ready = false;
+  // Time that the request's rule took since it last accepted what a step drew; and what it takes
+  // for a step, as a moving average.
+  absl::Duration rule_time;
+  absl::Duration rule_cost;
   OutputText text;
   // Number of tokens drawn; includes tokens the request was resumed with and the token that ended
   // the generation.

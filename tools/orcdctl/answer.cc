@@ -29,17 +29,25 @@ Answer StreamAnswer(Session& session, const v1::GenerateRequest& request, bool s
   }
   const grpc::Status status = reader->Finish();
   const bool summarises = stats && has_finished;
+  // Output with a form ends by itself; whatever else ended it may have cut it. JSON says what did.
+  const bool is_cut = has_finished && request.has_constraint() && !session.json &&
+                      finished.reason() != v1::FINISH_REASON_EOG;
   // The shell's prompt, a summary or an error starts on a new line. Output to a pipe or a file
   // contains only the text; the summary ends the line on stderr, which may be the same pipe.
   if (!session.json && !answer.text.empty() && answer.text.back() != '\n') {
     if (console.out_is_terminal) {
       console.out << '\n' << std::flush;
-    } else if (summarises) {
+    } else if (summarises || is_cut) {
       console.err << '\n';
     }
   }
   if (summarises) {
     console.err << '[' << DescribeStats(started, finished) << "]\n" << std::flush;
+  }
+  if (is_cut) {
+    console.err << "cut: " << DescribeFinish(finished)
+                << "; the form of the answer may not be complete\n"
+                << std::flush;
   }
   answer.exit_code = call.Finish(status, "cancelled");
   if (answer.exit_code == kExitOk && !has_finished) {

@@ -92,6 +92,11 @@ void AddForm(CLI::App& generate, ConstraintOptions& o) {
   generate.add_option("--ebnf", o.ebnf_file, "What this grammar generates, in EBNF or GBNF")
       ->type_name("FILE")
       ->group(form);
+  generate
+      .add_option("--structural-tags", o.structural_tags_file,
+                  "Text with tags in it: orcd.v1.StructuralTags in JSON")
+      ->type_name("FILE")
+      ->group(form);
   CLI::Option* after =
       generate.add_option("--after", o.after, "The form begins after this text [at once]")
           ->type_name("TEXT")

@@ -185,9 +185,10 @@ TEST_F(CommandLineTest, GenerateTakesEveryField) {
 
 TEST_F(CommandLineTest, GenerateTakesAForm) {
   const ConstraintOptions form =
-      Parse<GenerateOptions>({"generate", "--choice", "[a]", "--choice", "b", "--json-schema", "{}",
-                              "--json-object", "--regex", "[a-z]", "--lark", "l", "--ebnf", "e",
-                              "--after", "x", "the", "prompt"})
+      Parse<GenerateOptions>(
+          {"generate",          "--choice", "[a]",     "--choice", "b",   "--json-schema", "{}",
+           "--json-object",     "--regex",  "[a-z]",   "--lark",   "l",   "--ebnf",        "e",
+           "--structural-tags", "t",        "--after", "x",        "the", "prompt"})
           .constraint;
   EXPECT_THAT(form.choices, ElementsAre("[a]", "b"));
   EXPECT_EQ(form.json_schema, "{}");
@@ -195,6 +196,7 @@ TEST_F(CommandLineTest, GenerateTakesAForm) {
   EXPECT_EQ(form.regex, "[a-z]");
   EXPECT_EQ(form.lark_file, "l");
   EXPECT_EQ(form.ebnf_file, "e");
+  EXPECT_EQ(form.structural_tags_file, "t");
   EXPECT_EQ(form.after, "x");
   EXPECT_EQ(Parse<GenerateOptions>({"generate", "--after-token", "7"}).constraint.after_token, 7u);
   ExpectUsageError({"generate", "--after", "x", "--after-token", "7"}, "--after");

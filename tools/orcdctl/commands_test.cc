@@ -82,7 +82,7 @@ class FakeWorker final : public v1::Worker::Service {
     }
     if (hangs) return WaitForCancel(context);
     if (forgets_finished) return grpc::Status::OK;
-    response.mutable_finished()->set_reason(v1::FINISH_REASON_EOG);
+    response.mutable_finished()->set_reason(finish_reason);
     response.mutable_finished()->mutable_usage()->set_generated_tokens(3);
     writer->Write(response);
     return grpc::Status::OK;
@@ -126,6 +126,7 @@ class FakeWorker final : public v1::Worker::Service {
 
   grpc::Status status;
   v1::WorkerState state = v1::WORKER_STATE_READY;
+  v1::FinishReason finish_reason = v1::FINISH_REASON_EOG;
   std::vector<std::string> deltas = {"Hel", "lo\x1b[31m", "!"};
   bool has_model = true;
   // Makes Load and Generate run until they are cancelled.
@@ -335,6 +336,20 @@ TEST_F(CommandsTest, StatsHaveALineOfTheirOwnWhereTextGoesToAPipe) {
   EXPECT_EQ(Run({"generate", "hi", "--stats"}), kExitOk);
   EXPECT_EQ(out_.str(), "Hello\x1b[31m!");
   EXPECT_THAT(err_.str(), StartsWith("\n[3 tokens in 0 ms"));
+}
+
+TEST_F(CommandsTest, GenerateSaysThatAFormWasCut) {
+  const std::vector<std::string> with_form = {"generate", "hi", "--json-object"};
+  EXPECT_EQ(Run(with_form), kExitOk);
+  EXPECT_EQ(err_.str(), "");
+  worker_.finish_reason = v1::FINISH_REASON_MAX_TOKENS;
+  EXPECT_EQ(Run(with_form), kExitOk);
+  EXPECT_EQ(out_.str(), "Hello\x1b[31m!");
+  EXPECT_THAT(err_.str(), StartsWith("\ncut: max tokens reached"));
+  EXPECT_EQ(Run({"generate", "hi"}), kExitOk);
+  EXPECT_EQ(err_.str(), "") << "text may end anywhere";
+  EXPECT_EQ(Run({"generate", "hi", "--json-object", "--json"}), kExitOk);
+  EXPECT_EQ(err_.str(), "");
 }
 
 TEST_F(CommandsTest, GenerateRawTakesTextFromStdin) {

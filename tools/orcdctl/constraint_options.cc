@@ -1,9 +1,10 @@
 #include "tools/orcdctl/constraint_options.h"
 
-#include <string_view>
-
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/util/json_util.h"
 #include "runtime/base/error.h"
 #include "tools/orcdctl/generate_options.h"
 #include "tools/orcdctl/input.h"
@@ -23,6 +24,7 @@ std::vector<const char*> RulesIn(const ConstraintOptions& options) {
   add(!options.lark_file.empty(), "--lark");
   add(!options.ebnf_file.empty(), "--ebnf");
   add(!options.choices.empty(), "--choice");
+  add(!options.structural_tags_file.empty(), "--structural-tags");
   return flags;
 }
 
@@ -33,12 +35,22 @@ absl::StatusOr<std::string> ReadUtf8File(const char* flag, const std::string& pa
 }
 
 absl::StatusOr<std::string> ReadSchema(const std::string& json_or_path) {
-  const size_t begin = json_or_path.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos || json_or_path[begin] != '{') {
+  const auto text = absl::StripAsciiWhitespace(json_or_path);
+  if (!absl::StartsWith(text, "{") && text != "true" && text != "false") {
     return ReadUtf8File("--json-schema", json_or_path);
   }
   ORCD_RETURN_IF_ERROR(CheckUtf8("--json-schema", json_or_path));
   return json_or_path;
+}
+
+absl::StatusOr<v1::StructuralTags> ReadStructuralTags(const std::string& path) {
+  ORCD_ASSIGN_OR_RETURN(const std::string json, ReadUtf8File("--structural-tags", path));
+  v1::StructuralTags tags;
+  const auto status = google::protobuf::util::JsonStringToMessage(json, &tags);
+  if (status.ok()) return tags;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--structural-tags: ", status.ToString(),
+      R"(; write {"tags": [{"begin": "…", "json_schema": "…", "end": "…"}], "triggers": ["…"]})"));
 }
 
 }  // namespace
@@ -76,6 +88,10 @@ absl::StatusOr<std::optional<v1::Constraint>> NewConstraint(const ConstraintOpti
   for (const std::string& choice : options.choices) {
     ORCD_RETURN_IF_ERROR(CheckUtf8("--choice", choice));
     constraint.mutable_choice()->add_choices(choice);
+  }
+  if (!options.structural_tags_file.empty()) {
+    ORCD_ASSIGN_OR_RETURN(*constraint.mutable_structural_tags(),
+                          ReadStructuralTags(options.structural_tags_file));
   }
   if (!options.after.empty()) {
     ORCD_RETURN_IF_ERROR(CheckUtf8("--after", options.after));

@@ -14,13 +14,14 @@ namespace orcd::ctl {
 
 // Values as given; the worker checks the rule.
 struct ConstraintOptions {
-  // JSON if it begins as an object does, otherwise the path of a file.
+  // JSON if it begins as an object does or is a boolean, otherwise the path of a file.
   std::string json_schema = {};
   bool json_object = false;
   std::string regex = {};
   std::string lark_file = {};
   std::string ebnf_file = {};
   std::vector<std::string> choices = {};
+  std::string structural_tags_file = {};
   std::string after = {};
   std::optional<uint32_t> after_token = {};
 };

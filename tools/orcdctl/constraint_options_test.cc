@@ -34,6 +34,8 @@ TEST(ConstraintOptionsTest, NoRuleIsNoConstraint) {
 
 TEST(ConstraintOptionsTest, EachRule) {
   EXPECT_EQ(Made({.json_schema = " {\"a\": 1}"}).json_schema(), " {\"a\": 1}");
+  EXPECT_EQ(Made({.json_schema = "false"}).json_schema(), "false");
+  EXPECT_EQ(Made({.json_schema = " true\n"}).json_schema(), " true\n");
   EXPECT_TRUE(Made({.json_object = true}).json_object());
   EXPECT_EQ(Made({.regex = "a+"}).regex(), "a+");
   EXPECT_THAT(Made({.choices = {"yes", "no"}}).choice().choices(), ElementsAre("yes", "no"));
@@ -51,6 +53,24 @@ TEST(ConstraintOptionsTest, FilesAreRead) {
   EXPECT_THAT(
       std::string(NewConstraint({.ebnf_file = WriteFile("root ::= \"\xff\"")}).status().message()),
       HasSubstr("--ebnf"));
+}
+
+TEST(ConstraintOptionsTest, StructuralTagsAreTheirMessageInJson) {
+  const v1::StructuralTags tags =
+      Made({.structural_tags_file =
+                WriteFile(R"({"tags": [{"begin": "<f>", "json_schema": "{}", "end": "</f>"}],)"
+                          R"( "triggers": ["<f"]})")})
+          .structural_tags();
+  EXPECT_THAT(tags.triggers(), ElementsAre("<f"));
+  ASSERT_EQ(tags.tags_size(), 1);
+  EXPECT_EQ(tags.tags(0).begin(), "<f>");
+  EXPECT_EQ(tags.tags(0).json_schema(), "{}");
+  EXPECT_EQ(tags.tags(0).end(), "</f>");
+  for (const char* wrong : {"{", R"({"tag": []})"}) {
+    EXPECT_THAT(
+        std::string(NewConstraint({.structural_tags_file = WriteFile(wrong)}).status().message()),
+        HasSubstr("--structural-tags"));
+  }
 }
 
 TEST(ConstraintOptionsTest, WhereItBegins) {

@@ -8,6 +8,7 @@
 #include "prometheus/client_metric.h"
 #include "prometheus/gauge.h"
 #include "runtime/backend/expert_load.h"
+#include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
 
 namespace orcd {
@@ -168,6 +169,8 @@ Metrics::Metrics()
                                        "Those of them whose KV was there already.")),
       generated_tokens_(OneCounter(*registry_, "orcd_generated_tokens_total",
                                    "Tokens that were drawn for requests.")),
+      failed_constraints_(NewCounters(*registry_, "orcd_constraint_failed_total",
+                                      "Requests whose rule failed while they ran, by reason.")),
       gpu_faults_(NewCounters(*registry_, "orcd_gpu_faults_total",
                               "Faults after which the device or the model cannot be trusted.")),
       heartbeats_(NewCounters(
@@ -212,6 +215,9 @@ Metrics::Metrics()
   for (const char* reason : {"QUEUE_FULL", "DRAINING", "LOADING", "MODEL_NOT_LOADED"}) {
     rejections_.Add({{"reason", reason}});
   }
+  for (const char* reason : {"CONSTRAINT_FAILED", "CONSTRAINT_LIMIT"}) {
+    failed_constraints_.Add({{"reason", reason}});
+  }
   for (const char* kind : {"BACKEND_FAULT", "ENGINE_STALLED", "GPU_MEMORY_ERROR"}) {
     gpu_faults_.Add({{"kind", kind}});
   }
@@ -247,6 +253,11 @@ void Metrics::OnRequestEnded(const FinishedEvent& event, absl::StatusCode code,
   prompt_tokens_.Increment(event.prompt_tokens);
   cached_prompt_tokens_.Increment(event.cached_prompt_tokens);
   generated_tokens_.Increment(std::max(hidden_tokens, 0));
+  // A request whose rule was refused has waited for no step.
+  const std::string reason = GetErrorDetails(event.status).reason;
+  if (event.queue_time > absl::ZeroDuration() && reason.starts_with("CONSTRAINT_")) {
+    failed_constraints_.Add({{"reason", reason}}).Increment();
+  }
   request_queue_.Observe(absl::ToDoubleSeconds(event.queue_time));
   if (event.generated_tokens > 0) {
     request_prefill_.Observe(absl::ToDoubleSeconds(event.prefill_time));

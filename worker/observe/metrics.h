@@ -72,6 +72,7 @@ class Metrics {
   prometheus::Counter& prompt_tokens_;
   prometheus::Counter& cached_prompt_tokens_;
   prometheus::Counter& generated_tokens_;
+  Counters& failed_constraints_;
   Counters& gpu_faults_;
   Counters& heartbeats_;
   Counters& loads_;

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
+#include "runtime/base/error.h"
 
 namespace orcd {
 namespace {
@@ -51,6 +52,27 @@ TEST(MetricsTest, CountsRequestsAndTheirTokens) {
   EXPECT_THAT(text, HasSubstr("orcd_request_decode_seconds_sum 3\n"));
 }
 
+TEST(MetricsTest, CountsRulesThatFailWhileTheyRun) {
+  Metrics metrics;
+  const auto end = [&](const std::string& reason, absl::Duration queue_time) {
+    FinishedEvent event = Finished(7, 3);
+    event.status = MakeError(absl::StatusCode::kResourceExhausted, "", {.reason = reason});
+    event.queue_time = queue_time;
+    metrics.OnRequestEnded(event, event.status.code(), "none", absl::Seconds(1),
+                           /*hidden_tokens=*/0);
+  };
+  end("CONSTRAINT_FAILED", absl::Milliseconds(1));
+  end("CONSTRAINT_FAILED", absl::Milliseconds(1));
+  end("CONSTRAINT_LIMIT", absl::Milliseconds(1));
+  // Refused when it was compiled, which the status counts.
+  end("CONSTRAINT_LIMIT", absl::ZeroDuration());
+  end("SLOW_READER", absl::Milliseconds(1));
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("orcd_constraint_failed_total{reason=\"CONSTRAINT_FAILED\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("orcd_constraint_failed_total{reason=\"CONSTRAINT_LIMIT\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("orcd_constraint_failed_total{reason=\"SLOW_READER\"}")));
+}
+
 TEST(MetricsTest, CountsWhatWasRefusedByItsReason) {
   Metrics metrics;
   metrics.OnRequestRefused(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
@@ -71,6 +93,7 @@ TEST(MetricsTest, CountersStartAtZeroAndAreNotAbsent) {
         "orcd_gpu_faults_total{kind=\"BACKEND_FAULT\"} 0\n",
         "orcd_rejections_total{reason=\"QUEUE_FULL\"} 0\n", "orcd_model_load_seconds_count 0\n",
         "orcd_cancel_to_release_seconds_count 0\n", "orcd_spans_total{result=\"dropped\"} 0\n",
+        "orcd_constraint_failed_total{reason=\"CONSTRAINT_FAILED\"} 0\n",
         "orcd_constraint_compile_seconds_count 0\n", "orcd_constraint_mask_seconds_count 0\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
