@@ -16,14 +16,14 @@ namespace {
 using Json = OrderedJson;
 
 // Kinds of documents.
-enum Kind { kScalar, kArray, kObject };
+enum DocumentKind { kScalar, kArray, kObject };
 constexpr int kKinds = 3;
 
-Kind KindOfType(const Json& type) {
+DocumentKind KindOfType(const Json& type) {
   if (type == "array") return kArray;
   return type == "object" ? kObject : kScalar;
 }
-Kind KindOfValue(const Json& value) {
+DocumentKind KindOfValue(const Json& value) {
   if (value.is_array()) return kArray;
   return value.is_object() ? kObject : kScalar;
 }
@@ -92,7 +92,7 @@ class Finder {
     return bounds;
   }
 
-  static bool AllowsKind(const Json& schema, Kind kind) {
+  static bool AllowsKind(const Json& schema, DocumentKind kind) {
     const Json* type = FindMember(schema, "type");
     if (!type) return true;
     if (!type->is_array()) return KindOfType(*type) == kind;
