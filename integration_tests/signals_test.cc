@@ -58,6 +58,8 @@ class StartingWorker {
       const char* const value = std::getenv(name);
       if (value != nullptr) environment.push_back(std::string(name) + "=" + value);
     }
+    // The leak sanitizer looks threads up in /proc, which here shows another namespace's.
+    if (options.as_pid_one) environment.emplace_back("LSAN_OPTIONS=detect_leaks=0");
     std::vector<const char*> envp;
     for (const std::string& variable : environment) envp.push_back(variable.c_str());
     envp.push_back(nullptr);
