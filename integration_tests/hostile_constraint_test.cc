@@ -312,7 +312,8 @@ TEST_F(HostileConstraintTest, CostlyRulesAtOnceHoldUpNobody) {
   ASSERT_TRUE(alone.went_on() && beside.went_on());
   std::cout << "gaps, median: " << alone.median_gap() << " alone, " << beside.median_gap()
             << " beside " << kAtOnce << " costly rules\n";
-  EXPECT_LE(beside.median_gap(), 4 * alone.median_gap());
+  // A sanitizer makes masks take as long as the bound on all of them.
+  if (!kSanitized) EXPECT_LE(beside.median_gap(), 4 * alone.median_gap());
   for (const auto& call : calls) call->HangUp();
 }
 
