@@ -9,7 +9,7 @@
 namespace orcd {
 
 // Finds the conditions that hold for a reason which is not they themselves: the least solution.
-// Takes linear time and no recursion.
+// Takes n log n of time for n inputs, and no recursion.
 class Conditions {
  public:
   // A condition that holds if all of its inputs do; without any, it holds.
