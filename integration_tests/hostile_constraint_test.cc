@@ -313,7 +313,9 @@ TEST_F(HostileConstraintTest, CostlyRulesAtOnceHoldUpNobody) {
   std::cout << "gaps, median: " << alone.median_gap() << " alone, " << beside.median_gap()
             << " beside " << kAtOnce << " costly rules\n";
   // A sanitizer makes masks take as long as the bound on all of them.
-  if (!kSanitized) EXPECT_LE(beside.median_gap(), 4 * alone.median_gap());
+  if (!kSanitized) {
+    EXPECT_LE(beside.median_gap(), 4 * alone.median_gap());
+  }
   for (const auto& call : calls) call->HangUp();
 }
 
