@@ -446,7 +446,7 @@ class Simulation : public SchedulerHarness {
 };
 
 // A sanitizer finds in fewer what it finds.
-constexpr int kRuns = testing::kSanitized ? 500 : 3000;
+constexpr int kRuns = testing::kSanitized ? 200 : 3000;
 
 void RunMany(Windows windows) {
   const std::shared_ptr<const Model> model = NanoModel();
