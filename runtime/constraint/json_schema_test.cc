@@ -349,6 +349,12 @@ TEST(JsonSchemaTest, RefusesRecursionThatNeverEnds) {
            R"({"type":"object","required":["a"],"properties":
               {"a":{"type":"object","anyOf":[{"type":"null"},{"$ref":"#"}]}}})",
            R"({"allOf":[{"type":"object"},{"required":["a"],"properties":{"a":{"$ref":"#"}}}]})",
+           R"({"type":"object","allOf":[{"properties":{"a":{"$ref":"#"}}},{"required":["a"]}]})",
+           R"({"type":"object","required":["a"],"$ref":"#/$defs/b","$defs":{
+              "b":{"allOf":[{"properties":{"a":{"$ref":"#"}}}]}}})",
+           R"({"type":"object","required":["a"],"allOf":[{"additionalProperties":{"$ref":"#"}}]})",
+           R"({"type":"array","allOf":[{"minItems":2},{"minItems":1},
+              {"prefixItems":[{},{"$ref":"#"}]}]})",
            R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a",
               "definitions":{"a":{"type":["array"],"items":{"$ref":"#","type":"null"},
               "minItems":1}}})",
@@ -370,6 +376,11 @@ TEST(JsonSchemaTest, KeepsRecursionThatEnds) {
            R"({"type":["object","string"],"minProperties":1,"additionalProperties":{"$ref":"#"},)"
            R"("properties":{"a":{}}})",
            R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})",
+           R"({"type":"object","required":["b"],"allOf":[{"properties":{"a":{"$ref":"#"}}}]})",
+           R"({"type":"array","minItems":1,"allOf":[{"prefixItems":[{},{"$ref":"#"}]}]})",
+           R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a",)"
+           R"("definitions":{"a":{"type":"object","properties":{"b":{"$ref":"#/definitions/a",)"
+           R"("required":["b"]}}}}})",
        }) {
     EXPECT_EQ(Changed(schema), schema);
   }

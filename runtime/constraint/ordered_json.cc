@@ -12,9 +12,10 @@ absl::StatusOr<OrderedJson> ReadJson(const std::string& text, const std::string&
     return RuleTooLarge(field, "nests deeper than " + std::to_string(max_depth) + " levels");
   }
   if (shape.twice) return InvalidRule(field, "has the name \"" + *shape.twice + "\" twice");
-  if (!shape.is_json) return InvalidRule(field, "is not JSON");
   OrderedJson json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return InvalidRule(field, "is not JSON");
+  if (!shape.is_json || json.is_discarded()) {
+    return InvalidRule(field, "is not JSON, or has a number that is too large for a double");
+  }
   return json;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@ namespace orcd {
 namespace {
 
 using Json = OrderedJson;
+
+// Schemas of one document that are looked at together.
+constexpr size_t kMostTogether = 64;
 
 // Kinds of documents.
 enum DocumentKind { kScalar, kArray, kObject };
@@ -80,16 +84,46 @@ class Finder {
     LimitKinds(index, schema);
     AddCombinations(index, schema);
     Bounds bounds;
-    if (const Json* least = FindMember(schema, "minItems"); least && AllowsKind(schema, kArray)) {
-      bounds.arrays = ItemsEnd(schema, WholeNumberOf(*least).value_or(0));
+    const std::vector<const Json*> together = Together(schema);
+    if (AnyHas(together, {"minItems"}) && AllowsKind(schema, kArray)) {
+      bounds.arrays = ItemsEnd(together);
       conditions_.RequireForAll(Of(index, kArray), bounds.arrays);
     }
-    if ((FindMember(schema, "required") || FindMember(schema, "minProperties")) &&
-        AllowsKind(schema, kObject)) {
-      bounds.objects = PropertiesEnd(schema);
+    if (AnyHas(together, {"required", "minProperties"}) && AllowsKind(schema, kObject)) {
+      bounds.objects = PropertiesEnd(together);
       conditions_.RequireForAll(Of(index, kObject), bounds.objects);
     }
     return bounds;
+  }
+
+  // The schema and those that its documents must fulfil, too.
+  std::vector<const Json*> Together(const Json& schema) const {
+    std::vector<const Json*> seen = {&schema};
+    const auto add = [&](const Json* other) {
+      if (other == nullptr || !other->is_object() || seen.size() == kMostTogether) return;
+      if (std::ranges::find(seen, other) == seen.end()) seen.push_back(other);
+    };
+    std::vector<const Json*> together;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const Json& next = *seen[i];
+      if (const Json* reference = FindMember(next, "$ref")) {
+        add(links_.target_of(reference->get_ref<const std::string&>()));
+        if (links_.references_stand_alone) continue;
+      }
+      together.push_back(&next);
+      if (const Json* all = FindMember(next, "allOf")) {
+        for (const Json& option : *all) add(&option);
+      }
+    }
+    return together;
+  }
+
+  static bool AnyHas(std::span<const Json* const> schemas,
+                     std::initializer_list<const char*> keywords) {
+    return std::ranges::any_of(schemas, [&](const Json* schema) {
+      return std::ranges::any_of(
+          keywords, [&](const char* keyword) { return FindMember(*schema, keyword) != nullptr; });
+    });
   }
 
   static bool AllowsKind(const Json& schema, DocumentKind kind) {
@@ -154,24 +188,37 @@ class Finder {
     if (index >= 0) conditions_.RequireForAll(all, Any(index));
   }
 
-  // If the items that an array must have can end.
-  int ItemsEnd(const Json& schema, uint64_t least) {
+  // If the items can end that an array of all the schemas must have.
+  int ItemsEnd(std::span<const Json* const> together) {
     const int all = conditions_.AddAll();
-    const Json* prefix = FindMember(schema, "prefixItems");
-    const Json* rest = FindMember(schema, "items");
-    if (!prefix && rest && rest->is_array()) {
-      prefix = rest;
-      rest = FindMember(schema, "additionalItems");
+    uint64_t least = 0;
+    for (const Json* schema : together) {
+      const Json* items = FindMember(*schema, "minItems");
+      if (items != nullptr) least = std::max(least, WholeNumberOf(*items).value_or(0));
     }
-    const size_t listed = prefix ? prefix->size() : 0;
-    for (size_t i = 0; i < std::min<uint64_t>(listed, least); ++i) RequirePart(all, (*prefix)[i]);
-    if (rest != nullptr && least > listed) RequirePart(all, *rest);
+    for (const Json* schema : together) {
+      const Json* prefix = FindMember(*schema, "prefixItems");
+      const Json* rest = FindMember(*schema, "items");
+      if (!prefix && rest && rest->is_array()) {
+        prefix = rest;
+        rest = FindMember(*schema, "additionalItems");
+      }
+      const size_t listed = prefix ? prefix->size() : 0;
+      for (size_t i = 0; i < std::min<uint64_t>(listed, least); ++i) RequirePart(all, (*prefix)[i]);
+      if (rest != nullptr && least > listed) RequirePart(all, *rest);
+    }
     return all;
   }
 
-  // If the properties that an object must have can end.
-  int PropertiesEnd(const Json& schema) {
+  // If the properties can end that an object of all the schemas must have.
+  int PropertiesEnd(std::span<const Json* const> together) {
     const int all = conditions_.AddAll();
+    for (const Json* schema : together) RequireProperties(all, *schema, together);
+    return all;
+  }
+
+  // Requires for `all` what `schema` says of the properties that `together` require.
+  void RequireProperties(int all, const Json& schema, std::span<const Json* const> together) {
     const Json* additional = FindMember(schema, "additionalProperties");
     const Json* patterns = FindMember(schema, "patternProperties");
     absl::flat_hash_map<std::string_view, const Json*> declared;
@@ -180,7 +227,9 @@ class Finder {
         declared.emplace(name, &property);
       }
     }
-    if (const Json* required = FindMember(schema, "required"); required && required->is_array()) {
+    for (const Json* other : together) {
+      const Json* required = FindMember(*other, "required");
+      if (required == nullptr || !required->is_array()) continue;
       for (const Json& name : *required) {
         if (!name.is_string()) continue;
         const auto found = declared.find(name.get_ref<const std::string&>());
@@ -192,20 +241,18 @@ class Finder {
       }
     }
     const Json* least = FindMember(schema, "minProperties");
-    if (least != nullptr && additional != nullptr && WholeNumberOf(*least).value_or(0) > 0) {
-      const int one = conditions_.AddAny();
-      const auto offer = [&](const Json& part) {
-        const int index = links_.index_of(part);
-        conditions_.OfferToAny(one, index < 0 ? conditions_.AddAll() : Any(index));
-      };
-      offer(*additional);
-      for (const auto& [name, property] : declared) offer(*property);
-      if (patterns != nullptr) {
-        for (const Json& property : *patterns) offer(property);
-      }
-      conditions_.RequireForAll(all, one);
+    if (least == nullptr || additional == nullptr || WholeNumberOf(*least).value_or(0) == 0) return;
+    const int one = conditions_.AddAny();
+    const auto offer = [&](const Json& part) {
+      const int index = links_.index_of(part);
+      conditions_.OfferToAny(one, index < 0 ? conditions_.AddAll() : Any(index));
+    };
+    offer(*additional);
+    for (const auto& [name, property] : declared) offer(*property);
+    if (patterns != nullptr) {
+      for (const Json& property : *patterns) offer(property);
     }
-    return all;
+    conditions_.RequireForAll(all, one);
   }
 
   const std::span<const Json* const> schemas_;

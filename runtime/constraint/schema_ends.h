@@ -30,9 +30,9 @@ struct SchemaLinks {
 };
 
 // For each of `schemas`, in time that is nearly linear in their size. A schema counts as finite
-// unless that is known to be false: patterns of names are not matched, and what several schemas
-// demand of one document is compared by the kinds of documents alone. Requires that the values of
-// keywords are valid.
+// unless that is known to be false: patterns of names are not matched, and what a schema demands
+// together with one of `anyOf` or `oneOf` is compared by the kinds of documents alone. Requires
+// that the values of keywords are valid.
 std::vector<SchemaEnds> FindSchemaEnds(std::span<const OrderedJson* const> schemas,
                                        const SchemaLinks& links);
 

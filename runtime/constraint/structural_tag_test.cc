@@ -52,7 +52,7 @@ TEST(StructuralTagTest, RefusesTheRestByPointer) {
     const char* message;
   };
   const Case cases[] = {
-      {"", "CONSTRAINT_INVALID", "f: is not JSON"},
+      {"", "CONSTRAINT_INVALID", "f: is not JSON, or has a number that is too large for a double"},
       {"[]", "CONSTRAINT_INVALID", "structures"},
       {R"({"format":1})", "CONSTRAINT_INVALID", "structures"},
       {R"({"structures":{}})", "CONSTRAINT_INVALID", "/structures: "},
