@@ -353,6 +353,7 @@ TEST(JsonSchemaTest, RefusesRecursionThatNeverEnds) {
            R"({"type":"object","required":["a"],"$ref":"#/$defs/b","$defs":{
               "b":{"allOf":[{"properties":{"a":{"$ref":"#"}}}]}}})",
            R"({"type":"object","required":["a"],"allOf":[{"additionalProperties":{"$ref":"#"}}]})",
+           R"({"type":"object","additionalProperties":{"$ref":"#"},"allOf":[{"minProperties":1}]})",
            R"({"type":"array","allOf":[{"minItems":2},{"minItems":1},
               {"prefixItems":[{},{"$ref":"#"}]}]})",
            R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a",
@@ -395,11 +396,17 @@ TEST(JsonSchemaTest, LeavesOutWhatNeverEnds) {
   // A string ends it, since no type is asked for.
   EXPECT_EQ(Changed(R"({"required":["a"],"properties":{"a":{"$ref":"#"}}})"),
             R"({"required":["a"],"properties":{"a":{"$ref":"#"}}})");
-  EXPECT_EQ(Changed(R"({"$defs":{"a":{"required":["a"],"properties":{"a":{"type":"object",)"
-                    R"("allOf":[{"$ref":"#/$defs/a"}]}}}},"type":["array","null"],"minItems":1,)"
-                    R"("items":{"allOf":[{"$ref":"#"},{"type":"array"}]}})"),
-            R"({"$defs":{"a":{"type":["array","boolean","null","number","string"],)"
-            R"("properties":{"a":false}}},"type":["null"],"minItems":1,"items":false})");
+  EXPECT_EQ(
+      Changed(R"({"$defs":{"a":{"required":["a"],"properties":{"a":{"type":"object",)"
+              R"("allOf":[{"$ref":"#/$defs/a"}]}}}},"type":["array","null"],"minItems":1,)"
+              R"("items":{"allOf":[{"$ref":"#"},{"type":"array"}]}})"),
+      R"({"$defs":{"a":{"type":["array","boolean","null","number","string"],"required":["a"],)"
+      R"("properties":{"a":false}}},"type":["null"],"minItems":1,"items":false})");
+  // Split over allOf.
+  EXPECT_EQ(Changed(R"({"allOf":[{"properties":{"a":{"$ref":"#","type":"object"}}},)"
+                    R"({"required":["a"]}]})"),
+            R"({"type":["array","boolean","null","number","string"],)"
+            R"("allOf":[{"properties":{"a":false}},{"required":["a"]}]})");
 }
 
 TEST(JsonSchemaTest, ReadsTheBoundsOfDraft4) {

@@ -4,11 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "runtime/constraint/conditions.h"
+#include "runtime/constraint/ordered_json.h"
+#include "runtime/constraint/schema_keywords.h"
 #include "runtime/constraint/schema_numbers.h"
 
 namespace orcd {
@@ -22,10 +26,21 @@ constexpr size_t kMostTogether = 64;
 // Kinds of documents.
 enum DocumentKind { kScalar, kArray, kObject };
 constexpr int kKinds = 3;
+constexpr std::string_view kScalarTypes[] = {"boolean", "integer", "null", "number", "string"};
 
-DocumentKind KindOfType(const Json& type) {
-  if (type == "array") return kArray;
-  return type == "object" ? kObject : kScalar;
+// If a schema has finite documents, of those that its other keywords allow.
+struct SchemaEnds {
+  bool any = true;
+  // False if arrays, or objects, are among what the schema allows by its types, but recursion makes
+  // each of them endless.
+  bool arrays = true;
+  bool objects = true;
+};
+
+bool AllowsKind(const Json& schema, DocumentKind kind) {
+  if (kind != kScalar) return AllowsType(schema, kind == kArray ? "array" : "object");
+  return std::ranges::any_of(kScalarTypes,
+                             [&](std::string_view type) { return AllowsType(schema, type); });
 }
 DocumentKind KindOfValue(const Json& value) {
   if (value.is_array()) return kArray;
@@ -34,23 +49,26 @@ DocumentKind KindOfValue(const Json& value) {
 
 class Finder {
  public:
-  Finder(std::span<const Json* const> schemas, const SchemaLinks& links)
-      : schemas_(schemas), links_(links) {}
+  Finder(const SchemaPlaces& places, const SchemaReferences& references,
+         bool references_stand_alone)
+      : places_(places), references_(references), references_stand_alone_(references_stand_alone) {}
 
+  // For each of the places.
   std::vector<SchemaEnds> Find() {
+    const size_t count = places_.all().size();
     never_ = conditions_.AddAny();
-    for (size_t i = 0; i < schemas_.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       const int any = conditions_.AddAny();
       if (i == 0) first_ = any;
       for (int kind = 0; kind < kKinds; ++kind) {
         conditions_.OfferToAny(any, conditions_.AddAll());
       }
     }
-    std::vector<Bounds> bounds(schemas_.size());
-    for (size_t i = 0; i < schemas_.size(); ++i) bounds[i] = AddSchema(static_cast<int>(i));
+    std::vector<Bounds> bounds(count);
+    for (size_t i = 0; i < count; ++i) bounds[i] = AddSchema(static_cast<int>(i));
     conditions_.Solve();
-    std::vector<SchemaEnds> ends(schemas_.size());
-    for (size_t i = 0; i < schemas_.size(); ++i) {
+    std::vector<SchemaEnds> ends(count);
+    for (size_t i = 0; i < count; ++i) {
       ends[i] = {.any = conditions_.Holds(Any(static_cast<int>(i))),
                  .arrays = bounds[i].arrays < 0 || conditions_.Holds(bounds[i].arrays),
                  .objects = bounds[i].objects < 0 || conditions_.Holds(bounds[i].objects)};
@@ -70,16 +88,16 @@ class Finder {
   int Of(int schema, int kind) const { return Any(schema) + 1 + kind; }
 
   Bounds AddSchema(int index) {
-    const Json& schema = *schemas_[index];
+    const Json& schema = *places_.all()[index].schema;
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) Forbid(index, {});
       return {};
     }
     const Json* reference = FindMember(schema, "$ref");
     if (reference != nullptr) {
-      const Json* target = links_.target_of(reference->get_ref<const std::string&>());
+      const Json* target = references_.TargetOf(reference->get_ref<const std::string&>());
       if (target != nullptr) RequireAlso(index, *target);
-      if (links_.references_stand_alone) return {};
+      if (references_stand_alone_) return {};
     }
     LimitKinds(index, schema);
     AddCombinations(index, schema);
@@ -107,8 +125,8 @@ class Finder {
     for (size_t i = 0; i < seen.size(); ++i) {
       const Json& next = *seen[i];
       if (const Json* reference = FindMember(next, "$ref")) {
-        add(links_.target_of(reference->get_ref<const std::string&>()));
-        if (links_.references_stand_alone) continue;
+        add(references_.TargetOf(reference->get_ref<const std::string&>()));
+        if (references_stand_alone_) continue;
       }
       together.push_back(&next);
       if (const Json* all = FindMember(next, "allOf")) {
@@ -124,14 +142,6 @@ class Finder {
       return std::ranges::any_of(
           keywords, [&](const char* keyword) { return FindMember(*schema, keyword) != nullptr; });
     });
-  }
-
-  static bool AllowsKind(const Json& schema, DocumentKind kind) {
-    const Json* type = FindMember(schema, "type");
-    if (!type) return true;
-    if (!type->is_array()) return KindOfType(*type) == kind;
-    return std::any_of(type->begin(), type->end(),
-                       [&](const Json& name) { return KindOfType(name) == kind; });
   }
 
   // Allows no kinds but those of `allowed`.
@@ -158,7 +168,7 @@ class Finder {
 
   // A document must also fulfil `other`.
   void RequireAlso(int index, const Json& other) {
-    const int target = links_.index_of(other);
+    const int target = places_.IndexOf(other);
     if (target < 0) return;
     for (int kind = 0; kind < kKinds; ++kind) {
       conditions_.RequireForAll(Of(index, kind), Of(target, kind));
@@ -175,7 +185,7 @@ class Finder {
       for (int kind = 0; kind < kKinds; ++kind) {
         const int one = conditions_.AddAny();
         for (const Json& option : *options) {
-          const int target = links_.index_of(option);
+          const int target = places_.IndexOf(option);
           if (target >= 0) conditions_.OfferToAny(one, Of(target, kind));
         }
         conditions_.RequireForAll(Of(index, kind), one);
@@ -184,7 +194,7 @@ class Finder {
   }
 
   void RequirePart(int all, const Json& part) {
-    const int index = links_.index_of(part);
+    const int index = places_.IndexOf(part);
     if (index >= 0) conditions_.RequireForAll(all, Any(index));
   }
 
@@ -240,11 +250,14 @@ class Finder {
         }
       }
     }
-    const Json* least = FindMember(schema, "minProperties");
-    if (least == nullptr || additional == nullptr || WholeNumberOf(*least).value_or(0) == 0) return;
+    const bool may_be_empty = std::ranges::none_of(together, [](const Json* other) {
+      const Json* least = FindMember(*other, "minProperties");
+      return least != nullptr && WholeNumberOf(*least).value_or(0) > 0;
+    });
+    if (may_be_empty || additional == nullptr) return;
     const int one = conditions_.AddAny();
     const auto offer = [&](const Json& part) {
-      const int index = links_.index_of(part);
+      const int index = places_.IndexOf(part);
       conditions_.OfferToAny(one, index < 0 ? conditions_.AddAll() : Any(index));
     };
     offer(*additional);
@@ -255,19 +268,50 @@ class Finder {
     conditions_.RequireForAll(all, one);
   }
 
-  const std::span<const Json* const> schemas_;
-  const SchemaLinks& links_;
+  const SchemaPlaces& places_;
+  const SchemaReferences& references_;
+  const bool references_stand_alone_;
   Conditions conditions_;
   int never_ = 0;
   // The first schema's Any().
   int first_ = 0;
 };
 
+void LeaveOutKinds(const Json& schema, const SchemaEnds& ends, SchemaChanges& changes) {
+  Json types = {"array", "boolean", "null", "number", "object", "string"};
+  const Json* const type = FindMember(schema, "type");
+  if (type != nullptr) types = type->is_array() ? *type : Json::array({*type});
+  Json left = Json::array();
+  for (const Json& name : types) {
+    if (!(name == "array" && !ends.arrays) && !(name == "object" && !ends.objects)) {
+      left.push_back(name);
+    }
+  }
+  if (type != nullptr) {
+    changes[*type].value = left.dump();
+    return;
+  }
+  const Json& first_member = schema.get_ref<const Json::object_t&>().front().second;
+  changes[first_member].before = "\"type\":" + left.dump();
+}
+
 }  // namespace
 
-std::vector<SchemaEnds> FindSchemaEnds(std::span<const OrderedJson* const> schemas,
-                                       const SchemaLinks& links) {
-  return Finder(schemas, links).Find();
+bool DropEndlessSchemas(const SchemaPlaces& places, const SchemaReferences& references,
+                        bool references_stand_alone, SchemaChanges& changes) {
+  // Without references, nothing leads back to itself, and the library sees the rest.
+  if (references.empty()) return true;
+  const std::vector<SchemaEnds> ends = Finder(places, references, references_stand_alone).Find();
+  if (!ends.front().any) return false;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const Json& schema = *places.all()[i].schema;
+    if (!ends[i].any) {
+      changes[schema].value = "false";
+    } else if (!(ends[i].arrays && ends[i].objects)) {
+      LeaveOutKinds(schema, ends[i], changes);
+    }
+  }
+  return true;
 }
 
 }  // namespace orcd

@@ -65,4 +65,11 @@ const SchemaKeyword* FindSchemaKeyword(std::string_view name) {
   return found == std::end(kKeywords) ? nullptr : found;
 }
 
+bool AllowsType(const OrderedJson& schema, std::string_view name) {
+  const OrderedJson* type = FindMember(schema, "type");
+  if (!type) return true;
+  if (!type->is_array()) return *type == name;
+  return std::find(type->begin(), type->end(), name) != type->end();
+}
+
 }  // namespace orcd

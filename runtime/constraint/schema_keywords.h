@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#include "runtime/constraint/ordered_json.h"
+
 namespace orcd {
 
 enum class SchemaRole {
@@ -40,6 +42,9 @@ struct SchemaKeyword {
 
 // Null for keywords that annotate, those that no draft knows, and those whose values need no check.
 const SchemaKeyword* FindSchemaKeyword(std::string_view name);
+
+// True if the keyword `type` of a schema allows a type by its name, or is not there.
+bool AllowsType(const OrderedJson& schema, std::string_view name);
 
 }  // namespace orcd
 

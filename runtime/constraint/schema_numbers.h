@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "runtime/constraint/ordered_json.h"
 
@@ -15,9 +16,17 @@ std::optional<uint64_t> WholeNumberOf(const OrderedJson& value);
 // False for an integer that the library would round: it computes with doubles.
 bool HoldsInDouble(const OrderedJson& value);
 
-// A value of multipleOf, counted in units of 1/1000, without the zeros at its end that are behind
-// the decimal point: the number that the library computes with.
-uint64_t MultipleDigits(uint64_t thousandths);
+// True if the library enforces a bound exactly: one that holds in a double, or a maximum beyond 63
+// bits, which the library rounds towards 0, to the largest integer that it generates.
+bool IsExactBound(const OrderedJson& value, bool is_maximum);
+
+// A value of multipleOf, above 0, in units of 1/1000; empty if the library cannot compute with it
+// in little time and memory: if it is above 1,000, or has more than 3 decimals, or is above 10,000
+// without its decimal point.
+std::optional<uint64_t> MultipleInThousandths(double multiple);
+
+// True if the common multiple of such values is at most 10,000 without its decimal point.
+bool HaveSmallCommonMultiple(std::span<const uint64_t> thousandths);
 
 }  // namespace orcd
 

@@ -1,5 +1,7 @@
 #include "runtime/constraint/schema_numbers.h"
 
+#include <initializer_list>
+
 #include "gtest/gtest.h"
 
 namespace orcd {
@@ -29,11 +31,33 @@ TEST(SchemaNumbersTest, KnowsIntegersThatDoublesRound) {
   }
 }
 
-TEST(SchemaNumbersTest, CountsTheDigitsOfMultiples) {
-  EXPECT_EQ(MultipleDigits(1), 1u);
-  EXPECT_EQ(MultipleDigits(10), 1u);
-  EXPECT_EQ(MultipleDigits(1500), 15u);
-  EXPECT_EQ(MultipleDigits(1'000'000), 1000u);
+TEST(SchemaNumbersTest, KnowsExactBounds) {
+  EXPECT_TRUE(IsExactBound(Json("9223372036854775807"), true));
+  EXPECT_FALSE(IsExactBound(Json("9223372036854775807"), false));
+  EXPECT_FALSE(IsExactBound(Json("9223372036854775805"), true));
+  EXPECT_TRUE(IsExactBound(Json("9007199254740992"), false));
+}
+
+TEST(SchemaNumbersTest, KnowsMultiplesThatTheLibraryComputes) {
+  EXPECT_EQ(MultipleInThousandths(0.001), 1u);
+  EXPECT_EQ(MultipleInThousandths(0.01), 10u);
+  EXPECT_EQ(MultipleInThousandths(9.999), 9999u);
+  EXPECT_EQ(MultipleInThousandths(1000), 1'000'000u);
+  for (const double multiple : {1001.0, 1e300, 0.0005, 1e-9, 10.001, 999.999}) {
+    EXPECT_EQ(MultipleInThousandths(multiple), std::nullopt) << multiple;
+  }
+}
+
+TEST(SchemaNumbersTest, KnowsSmallCommonMultiples) {
+  const auto is_small = [](std::initializer_list<uint64_t> thousandths) {
+    return HaveSmallCommonMultiple({thousandths.begin(), thousandths.size()});
+  };
+  EXPECT_TRUE(is_small({}));
+  EXPECT_TRUE(is_small({7, 10, 142}));
+  EXPECT_TRUE(is_small({7'000, 500}));
+  EXPECT_TRUE(is_small({10'000'000, 4'000}));
+  EXPECT_FALSE(is_small({10'000'000, 3'000}));
+  EXPECT_FALSE(is_small({997'000, 991'000}));
 }
 
 }  // namespace
