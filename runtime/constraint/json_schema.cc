@@ -140,11 +140,13 @@ class SchemaWalk {
     const bool only_reference = ReferencesStandAlone() && FindMember(schema, "$ref") != nullptr;
     for (const auto& [name, value] : schema.get_ref<const Json::object_t&>()) {
       const SchemaKeyword* keyword = FindSchemaKeyword(name);
-      if (!keyword) continue;
+      // The value of `required` needs no check.
+      if (!keyword && name != "required") continue;
       if (only_reference && name != "$ref" && name != "$schema" && !Contains(kDefinitions, name)) {
         changes_[value].drop = true;
         continue;
       }
+      if (!keyword) continue;
       ORCD_RETURN_IF_ERROR(CheckMember(place, static_cast<int>(i), *keyword, value));
     }
     changes_.OrderKeywords(schema);

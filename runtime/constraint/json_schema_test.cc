@@ -286,6 +286,15 @@ TEST(JsonSchemaTest, FollowsRecursionInLinearTime) {
   for (int i = 0; i < 50'000; ++i) chain += R"({"$ref":"#/$defs/0"},)";
   EXPECT_TRUE(Check(chain + "{}]}}}").ok());
   EXPECT_EQ(GetErrorDetails(Check(chain + "false]}}}")).reason, "CONSTRAINT_UNSATISFIABLE");
+
+  // Many schemas, each of which joins many with many names.
+  std::string joined = R"({"$defs":{"a":{"additionalProperties":{},"required":["a")";
+  for (int i = 0; i < 20'000; ++i) joined += R"(,"a")";
+  joined += R"(],"allOf":[{})";
+  for (int i = 0; i < 60; ++i) joined += R"(,{"additionalProperties":{}})";
+  joined += R"(]}},"anyOf":[{})";
+  for (int i = 0; i < 1'900; ++i) joined += R"(,{"$ref":"#/$defs/a","title":"b"})";
+  EXPECT_TRUE(Check(joined + "]}").ok());
 }
 
 // The library computes these without a bound.
@@ -379,9 +388,6 @@ TEST(JsonSchemaTest, KeepsRecursionThatEnds) {
            R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})",
            R"({"type":"object","required":["b"],"allOf":[{"properties":{"a":{"$ref":"#"}}}]})",
            R"({"type":"array","minItems":1,"allOf":[{"prefixItems":[{},{"$ref":"#"}]}]})",
-           R"({"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a",)"
-           R"("definitions":{"a":{"type":"object","properties":{"b":{"$ref":"#/definitions/a",)"
-           R"("required":["b"]}}}}})",
        }) {
     EXPECT_EQ(Changed(schema), schema);
   }
@@ -402,11 +408,37 @@ TEST(JsonSchemaTest, LeavesOutWhatNeverEnds) {
               R"("items":{"allOf":[{"$ref":"#"},{"type":"array"}]}})"),
       R"({"$defs":{"a":{"type":["array","boolean","null","number","string"],"required":["a"],)"
       R"("properties":{"a":false}}},"type":["null"],"minItems":1,"items":false})");
+  // What a reference leads to says it already.
+  EXPECT_EQ(Changed(R"({"type":["object","array"],"properties":{"l":{"$ref":"#"}},"minItems":1,)"
+                    R"("items":false})"),
+            Changed(R"({"type":["object"],"properties":{"l":{"$ref":"#"}},"minItems":1,)"
+                    R"("items":false})"));
   // Split over allOf.
   EXPECT_EQ(Changed(R"({"allOf":[{"properties":{"a":{"$ref":"#","type":"object"}}},)"
                     R"({"required":["a"]}]})"),
             R"({"type":["array","boolean","null","number","string"],)"
             R"("allOf":[{"properties":{"a":false}},{"required":["a"]}]})");
+}
+
+TEST(JsonSchemaTest, LeavesOutWhatHasNoEffectBesideAReference) {
+  const std::string head = R"({"$schema":"http://json-schema.org/draft-07/schema#",)"
+                           R"("$ref":"#/definitions/a","definitions":{"a":{"type":"object",)"
+                           R"("properties":{"b":{"$ref":"#/definitions/a")";
+  EXPECT_EQ(Changed(head + R"(,"required":["b"],"title":"c"}}}}})"), head + R"(,"title":"c"}}}}})");
+}
+
+TEST(JsonSchemaTest, ReferencesPointToSchemas) {
+  for (const char* schema : {
+           R"({"const":{"required":["a"]},"properties":{"b":{"$ref":"#/const"}}})",
+           R"({"items":{"enum":[{"format":"foo"}]},)"
+           R"("additionalProperties":{"$ref":"#/items/enum/0"}})",
+           R"({"properties":{"const":{"const":{"type":"x"}},)"
+           R"("b":{"$ref":"#/properties/const/const"}}})",
+       }) {
+    EXPECT_EQ(GetErrorDetails(Check(schema)).reason, "CONSTRAINT_UNSUPPORTED") << schema;
+  }
+  const char* const named = R"({"properties":{"const":{},"enum":{"$ref":"#/properties/const"}}})";
+  EXPECT_EQ(Changed(named), named);
 }
 
 TEST(JsonSchemaTest, ReadsTheBoundsOfDraft4) {

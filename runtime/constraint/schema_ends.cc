@@ -20,19 +20,21 @@ namespace {
 
 using Json = OrderedJson;
 
-// Schemas of one document that are looked at together.
+// What several schemas demand of one document is compared if they are not more than this, and until
+// so many names of properties were compared. Each schema alone always is.
 constexpr size_t kMostTogether = 64;
+constexpr int64_t kMostNames = 1'000'000;
 
 // Kinds of documents.
 enum DocumentKind { kScalar, kArray, kObject };
 constexpr int kKinds = 3;
 constexpr std::string_view kScalarTypes[] = {"boolean", "integer", "null", "number", "string"};
 
-// If a schema has finite documents, of those that its other keywords allow.
 struct SchemaEnds {
+  // False if no finite document fulfils the schema.
   bool any = true;
-  // False if arrays, or objects, are among what the schema allows by its types, but recursion makes
-  // each of them endless.
+  // False if the schema must be kept from arrays, or objects: none of them is finite, and nothing
+  // that the schema refers to says so.
   bool arrays = true;
   bool objects = true;
 };
@@ -70,14 +72,14 @@ class Finder {
     std::vector<SchemaEnds> ends(count);
     for (size_t i = 0; i < count; ++i) {
       ends[i] = {.any = conditions_.Holds(Any(static_cast<int>(i))),
-                 .arrays = bounds[i].arrays < 0 || conditions_.Holds(bounds[i].arrays),
-                 .objects = bounds[i].objects < 0 || conditions_.Holds(bounds[i].objects)};
+                 .arrays = MayStay(static_cast<int>(i), kArray, bounds[i].arrays),
+                 .objects = MayStay(static_cast<int>(i), kObject, bounds[i].objects)};
     }
     return ends;
   }
 
  private:
-  // The conditions that a schema's own parts set for arrays and for objects; -1 for none.
+  // The conditions that required parts set for a schema's arrays and objects; -1 for none.
   struct Bounds {
     int arrays = -1;
     int objects = -1;
@@ -87,21 +89,28 @@ class Finder {
   int Any(int schema) const { return first_ + schema * (kKinds + 1); }
   int Of(int schema, int kind) const { return Any(schema) + 1 + kind; }
 
+  // A schema whose documents must fulfil one that lets no such document pass does not, either.
+  bool MayStay(int index, DocumentKind kind, int bound) const {
+    if (bound < 0 || conditions_.Holds(bound)) return true;
+    return std::ranges::any_of(Joined(*places_.all()[index].schema), [&](const Json* other) {
+      const int target = places_.IndexOf(*other);
+      return target >= 0 && !conditions_.Holds(Of(target, kind));
+    });
+  }
+
   Bounds AddSchema(int index) {
     const Json& schema = *places_.all()[index].schema;
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) Forbid(index, {});
       return {};
     }
-    const Json* reference = FindMember(schema, "$ref");
-    if (reference != nullptr) {
-      const Json* target = references_.TargetOf(reference->get_ref<const std::string&>());
-      if (target != nullptr) RequireAlso(index, *target);
-      if (references_stand_alone_) return {};
-    }
+    for (const Json* other : Joined(schema)) RequireAlso(index, *other);
+    if (IsOnlyReference(schema)) return {};
     LimitKinds(index, schema);
-    AddCombinations(index, schema);
+    AddChoices(index, schema);
     Bounds bounds;
+    // A reference alone says no more than its target.
+    if (schema.size() == 1 && FindMember(schema, "$ref")) return bounds;
     const std::vector<const Json*> together = Together(schema);
     if (AnyHas(together, {"minItems"}) && AllowsKind(schema, kArray)) {
       bounds.arrays = ItemsEnd(together);
@@ -114,25 +123,47 @@ class Finder {
     return bounds;
   }
 
-  // The schema and those that its documents must fulfil, too.
-  std::vector<const Json*> Together(const Json& schema) const {
+  bool IsOnlyReference(const Json& schema) const {
+    return references_stand_alone_ && FindMember(schema, "$ref") != nullptr;
+  }
+
+  // The schemas that `$ref` and `allOf` join to this one: its documents must fulfil them, too.
+  std::vector<const Json*> Joined(const Json& schema) const {
+    std::vector<const Json*> joined;
+    if (const Json* reference = FindMember(schema, "$ref")) {
+      const Json* target = references_.TargetOf(reference->get_ref<const std::string&>());
+      if (target != nullptr) joined.push_back(target);
+      if (references_stand_alone_) return joined;
+    }
+    if (const Json* all = FindMember(schema, "allOf")) {
+      for (const Json& option : *all) joined.push_back(&option);
+    }
+    return joined;
+  }
+
+  // The schema and all that is joined to it, also indirectly; the schema alone if that is too much.
+  std::vector<const Json*> Together(const Json& schema) {
     std::vector<const Json*> seen = {&schema};
-    const auto add = [&](const Json* other) {
-      if (other == nullptr || !other->is_object() || seen.size() == kMostTogether) return;
-      if (std::ranges::find(seen, other) == seen.end()) seen.push_back(other);
-    };
     std::vector<const Json*> together;
+    int64_t names = 0;
     for (size_t i = 0; i < seen.size(); ++i) {
       const Json& next = *seen[i];
-      if (const Json* reference = FindMember(next, "$ref")) {
-        add(references_.TargetOf(reference->get_ref<const std::string&>()));
-        if (references_stand_alone_) continue;
+      if (!next.is_object()) continue;
+      for (const Json* other : Joined(next)) {
+        if (std::ranges::find(seen, other) != seen.end()) continue;
+        if (seen.size() == kMostTogether) return {&schema};
+        seen.push_back(other);
       }
+      if (IsOnlyReference(next)) continue;
       together.push_back(&next);
-      if (const Json* all = FindMember(next, "allOf")) {
-        for (const Json& option : *all) add(&option);
+      for (const char* const keyword : {"required", "properties", "prefixItems", "items"}) {
+        const Json* list = FindMember(next, keyword);
+        if (list != nullptr) names += static_cast<int64_t>(list->size());
       }
     }
+    if (together.size() == 1) return together;
+    names_ += names * static_cast<int64_t>(together.size());
+    if (names_ > kMostNames) return {&schema};
     return together;
   }
 
@@ -175,10 +206,7 @@ class Finder {
     }
   }
 
-  void AddCombinations(int index, const Json& schema) {
-    if (const Json* all = FindMember(schema, "allOf")) {
-      for (const Json& option : *all) RequireAlso(index, option);
-    }
+  void AddChoices(int index, const Json& schema) {
     for (const char* const name : {"anyOf", "oneOf"}) {
       const Json* options = FindMember(schema, name);
       if (!options) continue;
@@ -275,6 +303,8 @@ class Finder {
   int never_ = 0;
   // The first schema's Any().
   int first_ = 0;
+  // Names that were compared for schemas together.
+  int64_t names_ = 0;
 };
 
 void LeaveOutKinds(const Json& schema, const SchemaEnds& ends, SchemaChanges& changes) {

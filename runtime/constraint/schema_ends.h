@@ -14,8 +14,9 @@ namespace orcd {
 // the keywords beside `$ref` have no effect.
 //
 // Takes time that is nearly linear in the schemas' size. A schema counts as finite unless that is
-// known to be false: patterns of names are not matched, and what a schema demands together with one
-// of `anyOf` or `oneOf` is compared by the kinds of documents alone. Requires that the values of
+// known to be false: patterns of names are not matched; what a schema demands together with one of
+// `anyOf` or `oneOf` is compared by the kinds of documents alone, and so is what more than 64
+// schemas that `allOf` and `$ref` join demand, or very long ones. Requires that the values of
 // keywords are valid.
 bool DropEndlessSchemas(const SchemaPlaces& places, const SchemaReferences& references,
                         bool references_stand_alone, SchemaChanges& changes);

@@ -5,9 +5,20 @@
 #include <optional>
 
 #include "runtime/constraint/lark_text.h"
+#include "runtime/constraint/schema_keywords.h"
 #include "runtime/constraint/schema_strings.h"
 
 namespace orcd {
+namespace {
+
+bool HoldsOneSchema(std::string_view keyword, const OrderedJson& value) {
+  const SchemaKeyword* known = FindSchemaKeyword(keyword);
+  if (known == nullptr || value.is_array()) return false;
+  return known->role == SchemaRole::kSchema || known->role == SchemaRole::kItems ||
+         known->role == SchemaRole::kAdditionalItems;
+}
+
+}  // namespace
 
 bool IsAnchor(const OrderedJson& id) {
   const std::string& text = id.get_ref<const std::string&>();
@@ -36,12 +47,10 @@ absl::Status SchemaReferences::Follow(const OrderedJson& value, const SchemaPlac
   // The library finds anchors.
   if (reference.size() > 1 && reference[1] != '/') return absl::OkStatus();
   const std::string_view pointer = std::string_view(reference).substr(1);
-  bool through_id = false;
-  const OrderedJson* target = Resolve(pointer, through_id);
+  std::string_view obstacle;
+  const OrderedJson* target = Resolve(pointer, obstacle);
   if (!target) return places.Invalid(place, "$ref", "points to nothing: " + reference);
-  if (through_id) {
-    return places.Unsupported(place, "$ref", "points into a schema with a name (`$id`) of its own");
-  }
+  if (!obstacle.empty()) return places.Unsupported(place, "$ref", obstacle);
   there->second = target;
   places.Add({.schema = target, .keyword = pointer});
   return absl::OkStatus();
@@ -75,12 +84,14 @@ const OrderedJson* SchemaReferences::FindIndexed(const OrderedJson& object, std:
   return found == index->second.end() ? nullptr : found->second;
 }
 
-// The value that a local pointer, without its `#`, points to; null if there is none. Sets
-// `through_id` if the path leads through a schema that has a name.
-const OrderedJson* SchemaReferences::Resolve(std::string_view pointer, bool& through_id) {
+// The value that a local pointer, without its `#`, points to; null if there is none. `obstacle`
+// says why the value cannot be taken for a schema, if there is a reason.
+const OrderedJson* SchemaReferences::Resolve(std::string_view pointer, std::string_view& obstacle) {
   const OrderedJson* value = &root_;
+  // False below a keyword that has several schemas, where a token is a name or an index.
+  bool is_keyword = true;
   while (!pointer.empty()) {
-    through_id = through_id || HasId(*value);
+    if (HasId(*value)) obstacle = "points into a schema with a name (`$id`) of its own";
     if (pointer.front() != '/') return nullptr;
     pointer.remove_prefix(1);
     const size_t end = std::min(pointer.find('/'), pointer.size());
@@ -95,6 +106,10 @@ const OrderedJson* SchemaReferences::Resolve(std::string_view pointer, bool& thr
       value = FindIndexed(*value, *token);
       if (!value) return nullptr;
     }
+    if (is_keyword && (*token == "const" || *token == "enum")) {
+      obstacle = "points into a value of `const` or `enum`, which is no schema";
+    }
+    is_keyword = !is_keyword || HoldsOneSchema(*token, *value);
   }
   return value;
 }

@@ -38,7 +38,7 @@ class SchemaReferences {
 
  private:
   const OrderedJson* FindIndexed(const OrderedJson& object, std::string_view name);
-  const OrderedJson* Resolve(std::string_view pointer, bool& through_id);
+  const OrderedJson* Resolve(std::string_view pointer, std::string_view& obstacle);
   bool HasId(const OrderedJson& schema);
 
   const OrderedJson& root_;
