@@ -20,8 +20,8 @@ namespace {
 
 using Json = OrderedJson;
 
-// What several schemas demand of one document is compared if they are not more than this, and until
-// so many names of properties were compared. Each schema alone always is.
+// Schemas that demand something of one document are compared if they are not more than this, and
+// until so many names of properties were compared. Each schema alone always is.
 constexpr size_t kMostTogether = 64;
 constexpr int64_t kMostNames = 1'000'000;
 
