@@ -149,17 +149,14 @@ std::unique_ptr<Constraint> Compile(ConstraintCompiler& compiler, const Constrai
 // Tokens that an input's constraint accepts at most: a text that is forced may be endless.
 constexpr int kMostTokens = 1000;
 
-// False after a rule that takes too long, in a dead end of a client's Lark, which may ask for
-// tokens that cannot be drawn, and where its attributes cannot be applied together. Any other error
-// is a fault.
+// False after a rule that takes too long, and in a client's Lark in a dead end or where attributes
+// cannot be applied together. Any other error is a fault.
 bool GoesOn(const Constraint& constraint, const ConstraintSpec& spec) {
   const absl::Status status = constraint.status();
   const auto* grammar = std::get_if<GrammarRule>(&spec.rule);
   const bool is_lark = grammar != nullptr && grammar->dialect == GrammarDialect::kLark;
-  const bool is_attribute = absl::IsInvalidArgument(status) &&
-                            status.message().find("attributes") != std::string_view::npos;
   Require(status.ok() || absl::IsResourceExhausted(status) ||
-          (is_lark && (absl::IsInternal(status) || is_attribute)));
+          (is_lark && absl::IsInvalidArgument(status)));
   return status.ok();
 }
 
