@@ -140,13 +140,11 @@ class SchemaWalk {
     const bool only_reference = ReferencesStandAlone() && FindMember(schema, "$ref") != nullptr;
     for (const auto& [name, value] : schema.get_ref<const Json::object_t&>()) {
       const SchemaKeyword* keyword = FindSchemaKeyword(name);
-      // The value of `required` needs no check.
-      if (!keyword && name != "required") continue;
+      if (!keyword) continue;
       if (only_reference && name != "$ref" && name != "$schema" && !Contains(kDefinitions, name)) {
         changes_[value].drop = true;
         continue;
       }
-      if (!keyword) continue;
       ORCD_RETURN_IF_ERROR(CheckMember(place, static_cast<int>(i), *keyword, value));
     }
     changes_.OrderKeywords(schema);
@@ -204,6 +202,8 @@ class SchemaWalk {
                              EcmaReading::kSmallest, changes_[value].value);
       case SchemaRole::kFormat:
         return CheckFormat(place, value);
+      case SchemaRole::kRequired:
+        return absl::OkStatus();
       case SchemaRole::kUnsupported:
         if (!HasNoEffect(schema, name, value)) {
           return places_.Unsupported(place, name, "the keyword is not supported");

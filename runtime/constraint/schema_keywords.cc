@@ -51,6 +51,7 @@ constexpr SchemaKeyword kKeywords[] = {
     {"prefixItems", SchemaRole::kSchemaList},
     {"properties", SchemaRole::kSchemaMap},
     {"propertyNames", SchemaRole::kUnsupported},
+    {"required", SchemaRole::kRequired},
     {"then", SchemaRole::kUnsupported},
     {"type", SchemaRole::kType},
     {"unevaluatedItems", SchemaRole::kUnsupported},

@@ -32,6 +32,8 @@ enum class SchemaRole {
   kMultipleOf,
   kPattern,
   kFormat,
+  // Its value needs no check.
+  kRequired,
   kUnsupported,
 };
 
@@ -40,7 +42,7 @@ struct SchemaKeyword {
   SchemaRole role;
 };
 
-// Null for keywords that annotate, those that no draft knows, and those whose values need no check.
+// Null for keywords that annotate, and those that no draft knows.
 const SchemaKeyword* FindSchemaKeyword(std::string_view name);
 
 // True if the keyword `type` of a schema allows a type by its name, or is not there.
