@@ -251,12 +251,17 @@ class Finder {
   // If the properties can end that an object of all the schemas must have.
   int PropertiesEnd(std::span<const Json* const> together) {
     const int all = conditions_.AddAll();
-    for (const Json* schema : together) RequireProperties(all, *schema, together);
+    const bool may_be_empty = std::ranges::none_of(together, [](const Json* schema) {
+      const Json* least = FindMember(*schema, "minProperties");
+      return least != nullptr && WholeNumberOf(*least).value_or(0) > 0;
+    });
+    for (const Json* schema : together) RequireProperties(all, *schema, together, may_be_empty);
     return all;
   }
 
   // Requires for `all` what `schema` says of the properties that `together` require.
-  void RequireProperties(int all, const Json& schema, std::span<const Json* const> together) {
+  void RequireProperties(int all, const Json& schema, std::span<const Json* const> together,
+                         bool may_be_empty) {
     const Json* additional = FindMember(schema, "additionalProperties");
     const Json* patterns = FindMember(schema, "patternProperties");
     absl::flat_hash_map<std::string_view, const Json*> declared;
@@ -278,10 +283,6 @@ class Finder {
         }
       }
     }
-    const bool may_be_empty = std::ranges::none_of(together, [](const Json* other) {
-      const Json* least = FindMember(*other, "minProperties");
-      return least != nullptr && WholeNumberOf(*least).value_or(0) > 0;
-    });
     if (may_be_empty || additional == nullptr) return;
     const int one = conditions_.AddAny();
     const auto offer = [&](const Json& part) {
