@@ -124,22 +124,40 @@ std::vector<float> TransposedConvolution(const Matrix& conv) {
 
 }  // namespace
 
+ModelSpec WithBlock(ModelSpec spec, const PredictBlock& block) {
+  spec.layers.push_back(block.spec);
+  return spec;
+}
+
+ModelWeights WithBlock(ModelWeights weights, const PredictBlock& block) {
+  weights.layers.push_back(block.layer);
+  return weights;
+}
+
 // Gives every weight a place in a slab, in the order in which a step needs them.
 class DeviceWeights::Planner {
  public:
   // If `slab` is null, the places are only counted. References must outlive the layout.
-  Planner(const ModelSpec& spec, const ModelWeights& weights, uint8_t* slab, DeviceWeights& to)
-      : spec_(spec), weights_(weights), counts_only_(slab == nullptr), to_(to), carver_(slab) {}
+  Planner(const ModelSpec& spec, const ModelWeights& weights, const PredictBlock* block,
+          uint8_t* slab, DeviceWeights& to)
+      : spec_(spec),
+        weights_(weights),
+        block_(block),
+        counts_only_(slab == nullptr),
+        to_(to),
+        carver_(slab) {}
 
   absl::StatusOr<Layout> Run() {
     to_.formats_ = 0;
     to_.num_weights_ = 0;
     Place(to_.embedding_, weights_.token_embd);
+    to_.predict_block_.reset();
     to_.layers_.assign(weights_.layers.size(), {});
     for (size_t i = 0; i < weights_.layers.size(); ++i) ORCD_RETURN_IF_ERROR(PlaceLayer(i));
     to_.output_norm_ = PlaceVector(weights_.output_norm);
     to_.tied_ = weights_.tied;
     if (!to_.tied_) Place(to_.output_, weights_.output);
+    if (block_ != nullptr) PlaceBlock(*block_, to_.predict_block_.emplace());
     to_.planned_bytes_ = carver_.taken();
     return std::move(layout_);
   }
@@ -265,6 +283,19 @@ class DeviceWeights::Planner {
     return absl::OkStatus();
   }
 
+  // All but its layer. What the block shares with the model is there already.
+  void PlaceBlock(const PredictBlock& block, DevicePredictBlock& to) {
+    Place(to.projection, block.projection);
+    to.embedding_norm = PlaceVector(block.embedding_norm);
+    to.hidden_norm = PlaceVector(block.hidden_norm);
+    const bool own_norm = block.output_norm.data() != weights_.output_norm.data();
+    to.output_norm = own_norm ? PlaceVector(block.output_norm) : to_.output_norm_;
+    if (block.token_embd.data != weights_.token_embd.data) {
+      Place(to.own_embedding, block.token_embd);
+    }
+    if (block.output.data != weights_.output.data) Place(to.own_output, block.output);
+  }
+
   absl::Status PlaceAttention(size_t i, const LayerSpec& spec, const LayerWeights& layer,
                               DeviceLayer& to) {
     const int head_dim = spec.head_dim;
@@ -384,6 +415,7 @@ class DeviceWeights::Planner {
 
   const ModelSpec& spec_;
   const ModelWeights& weights_;
+  const PredictBlock* const block_;
   const bool counts_only_;
   DeviceWeights& to_;
   Carver carver_;
@@ -392,25 +424,28 @@ class DeviceWeights::Planner {
 
 absl::StatusOr<DeviceWeights::Layout> DeviceWeights::LayOut(const ModelSpec& spec,
                                                             const ModelWeights& weights,
+                                                            const PredictBlock* block,
                                                             uint8_t* slab) {
-  return Planner(spec, weights, slab, *this).Run();
+  return Planner(spec, weights, block, slab, *this).Run();
 }
 
 absl::StatusOr<DeviceWeights> DeviceWeights::Plan(const ModelSpec& spec,
                                                   const ModelWeights& weights, int readers,
-                                                  uint8_t* slab) {
+                                                  uint8_t* slab, const PredictBlock* block) {
   DeviceWeights plan;
-  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(spec, weights, slab));
+  ORCD_ASSIGN_OR_RETURN(const Layout layout, plan.LayOut(spec, weights, block, slab));
   plan.staging_bytes_ = ChunkBytes(layout) * kSlots * readers;
   return plan;
 }
 
 absl::StatusOr<DeviceWeights> DeviceWeights::Upload(const ModelSpec& spec,
                                                     const ModelWeights& weights, int readers,
-                                                    int device, LoadObserver& observer) {
-  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(spec, weights, readers));
+                                                    int device, LoadObserver& observer,
+                                                    const PredictBlock* block) {
+  ORCD_ASSIGN_OR_RETURN(DeviceWeights result, Plan(spec, weights, readers, nullptr, block));
   ORCD_ASSIGN_OR_RETURN(result.slab_, DeviceMemory::Allocate(result.planned_bytes_, "weights"));
-  ORCD_ASSIGN_OR_RETURN(const Layout layout, result.LayOut(spec, weights, result.slab_.data()));
+  ORCD_ASSIGN_OR_RETURN(const Layout layout,
+                        result.LayOut(spec, weights, block, result.slab_.data()));
   ORCD_RETURN_IF_ERROR(Copy(layout, readers, device, observer));
   return result;
 }

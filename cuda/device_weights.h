@@ -14,6 +14,7 @@
 #include "cuda/kernels/common/tile_format.h"
 #include "cuda/row_order.h"
 #include "runtime/base/load_observer.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
@@ -83,6 +84,22 @@ struct DeviceLayer {
   DeviceDeltaNet delta;
 };
 
+// What a PredictBlock has beside its layer.
+struct DevicePredictBlock {
+  TiledMatrix projection;                 // [hidden, 2 * hidden]
+  const float* embedding_norm = nullptr;  // [hidden]
+  const float* hidden_norm = nullptr;     // [hidden]
+  // Its own or the model's.
+  const float* output_norm = nullptr;  // [hidden]
+  // [vocab, hidden]; no rows if they are the model's (DeviceWeights::block_embedding, block_output).
+  TiledMatrix own_embedding;
+  TiledMatrix own_output;
+};
+
+// A model and its block that predicts tokens, as a model with one layer more.
+ModelSpec WithBlock(ModelSpec spec, const PredictBlock& block);
+ModelWeights WithBlock(ModelWeights weights, const PredictBlock& block);
+
 // Width of a DeviceLayer's FFN.
 constexpr int FfnWidth(const LayerSpec& layer) {
   return layer.experts.count > 0 ? layer.experts.shared_ffn : layer.ffn;
@@ -96,22 +113,34 @@ class DeviceWeights {
 
   // Computes the layout alone, without memory, as if the slab began at `slab`. kUnimplemented if
   // experts of a layer, or their gate and up, are of different types, or if gated attention has a
-  // bias of queries.
+  // bias of queries. `block`, if not null, is the last layer of the others (WithBlock).
   static absl::StatusOr<DeviceWeights> Plan(const ModelSpec& spec, const ModelWeights& weights,
-                                            int readers, uint8_t* slab = nullptr);
+                                            int readers, uint8_t* slab = nullptr,
+                                            const PredictBlock* block = nullptr);
 
   // Reads the weights' bytes (mapped files, perhaps not yet in memory) on `readers` threads, and
   // copies and repacks them into the memory of GPU `device`. Reports LoadStage::kPlace.
   // kUnimplemented if a weight of F32 or BF16 does not fit into F16; kCancelled if the observer
   // says so.
   static absl::StatusOr<DeviceWeights> Upload(const ModelSpec& spec, const ModelWeights& weights,
-                                              int readers, int device, LoadObserver& observer);
+                                              int readers, int device, LoadObserver& observer,
+                                              const PredictBlock* block = nullptr);
 
   const TiledMatrix& embedding() const { return embedding_; }
   const std::vector<DeviceLayer>& layers() const { return layers_; }
   const float* output_norm() const { return output_norm_; }
   // The embedding again if the model ties them.
   const TiledMatrix& output() const { return tied_ ? embedding_ : output_; }
+  // If there is a block that predicts tokens; its layer is the last of layers().
+  const std::optional<DevicePredictBlock>& predict_block() const { return predict_block_; }
+  const TiledMatrix& block_embedding() const {
+    const TiledMatrix& own = predict_block_->own_embedding;
+    return own.rows > 0 ? own : embedding();
+  }
+  const TiledMatrix& block_output() const {
+    const TiledMatrix& own = predict_block_->own_output;
+    return own.rows > 0 ? own : output();
+  }
   // Formats of all matrices but those of experts, a set of FormatBit.
   uint32_t formats() const { return formats_; }
   // Number of the weights of all matrices.
@@ -165,7 +194,8 @@ class DeviceWeights {
 
   // Assigns every weight its place in `slab` (null: only counts bytes). The result points into this
   // object.
-  absl::StatusOr<Layout> LayOut(const ModelSpec& spec, const ModelWeights& weights, uint8_t* slab);
+  absl::StatusOr<Layout> LayOut(const ModelSpec& spec, const ModelWeights& weights,
+                                const PredictBlock* block, uint8_t* slab);
   // Largest number of bytes that a chunk reads.
   static int64_t ChunkBytes(const Layout& layout);
   static std::vector<Chunk> Chunks(const Layout& layout);
@@ -179,6 +209,7 @@ class DeviceWeights {
   const float* output_norm_ = nullptr;
   bool tied_ = false;
   TiledMatrix output_;
+  std::optional<DevicePredictBlock> predict_block_;
   uint32_t formats_ = 0;
   int64_t num_weights_ = 0;
 };

@@ -98,10 +98,13 @@ std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& we
     if (w.qkv_bias != nullptr && SplitsQueries(layer.head_dim)) {
       plan.qkv.query_split = buffers.query_split + i * layer.kv_heads;
     }
+    const bool predicts = weights.predict_block() && i == spec.num_layers() - 1;
     plan.rule = {.score_scale = layer.score_scale,
                  .score_softcap = layer.score_softcap,
                  .window = layer.window,
-                 .sinks = w.attn_sinks};
+                 .sinks = w.attn_sinks,
+                 .first_key = predicts ? 1 : 0};
+    plan.not_finite = predicts ? buffers.predict.not_finite : buffers.not_finite;
     if (layer.recurrent()) {
       plan.state_offset = state_floats;
       plan.draft_offset = draft_floats;
@@ -168,9 +171,17 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
     dequantise({&layer.gate_up, &layer.up});
     if (layer.gate_apart()) gate_and_up_floats = int64_t{tokens} * 2 * ffn;
   }
-  // The head is dequantised part by part.
+  const DevicePredictBlock* const block =
+      weights.predict_block() ? &*weights.predict_block() : nullptr;
+  if (block != nullptr) {
+    const Product product = {.matrices = {block->projection}, .num_matrices = 1};
+    product_floats = std::max(product_floats, ProductFloats(product, tokens));
+    dequantise({&block->projection});
+  }
+  // Heads are dequantised part by part.
   if (dequantised_bytes == 0) {
     dequantise({&weights.output()});
+    if (block != nullptr) dequantise({&weights.block_output()});
     dequantised_bytes = std::min(dequantised_bytes, kMinDequantisedBytes);
   }
   products = carver.Take<float>(product_floats);
@@ -209,12 +220,14 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   not_finite = carver.Take<int32_t>(limits.max_seqs);
   experts = ExpertBuffers(spec, tokens, slab == nullptr ? nullptr : aliased + gated_bytes, carver);
   delta = DeltaBuffers(spec, tokens, limits.max_drafts, aliased, carver);
+  if (block != nullptr) predict = PredictBuffers(spec.hidden, tokens, limits.max_seqs, carver);
   bytes = carver.taken();
 }
 
 Forward::Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
                  const KvCaches& kv, const DeltaStates& states, const DeviceInfo& device)
     : spec_(spec),
+      num_layers_(spec.num_layers() - (weights.predict_block() ? 1 : 0)),
       layer_(spec.layers[0]),
       weights_(weights),
       buffers_(buffers),
@@ -240,9 +253,11 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepRuns& runs,
                               ActivationTap* tap, ExpertLoad* load) {
   std::optional<Tap> shown;
   if (tap != nullptr) shown.emplace(*tap, stream, shape.tokens);
-  const int last = spec_.num_layers() - 1;
+  const int last = num_layers_ - 1;
+  // The block that predicts tokens takes the hidden states of all of them.
+  const bool all_rows = tap != nullptr || weights_.predict_block();
   // The last layer with experts that the step runs to the end.
-  int load_layer = tap == nullptr && shape.logit_rows == 0 ? last - 1 : last;
+  int load_layer = !all_rows && shape.logit_rows == 0 ? last - 1 : last;
   while (load_layer >= 0 && spec_.layers[load_layer].experts.count == 0) --load_layer;
   const Step step = {.tables = tables,
                      .runs = runs,
@@ -278,7 +293,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepRuns& runs,
   // state; their rows are dropped from here on.
   StepShape left = shape;
   StepTables left_tables = tables;
-  if (tap == nullptr && shape.logit_rows < shape.tokens) {
+  if (!all_rows && shape.logit_rows < shape.tokens) {
     if (shape.logit_rows == 0) return absl::OkStatus();
     ORCD_RETURN_IF_ERROR(GatherLogitRows(step));
     left.tokens = shape.logit_rows;
@@ -302,7 +317,7 @@ absl::Status Forward::Enqueue(const StepTables& tables, const StepRuns& runs,
   ORCD_RETURN_IF_ERROR(RunAttentionOutput(rest, last));
   ORCD_RETURN_IF_ERROR(RunFfn(rest, last));
   if (tap != nullptr) ORCD_RETURN_IF_ERROR(TapHead(rest));
-  return RunHead(rest);
+  return weights_.predict_block() ? RunHeadBesideBlock(rest) : RunHead(rest);
 }
 
 absl::Status Forward::MultiplySplitK(const Step& step, float* to, MatmulArgs args) {
@@ -510,24 +525,29 @@ absl::Status Forward::MixerNorm(const Step& step, int layer, MatmulArgs& args, b
   return step.tap->Normed(kAttnNorm, layer, args, spec_.hidden);
 }
 
-absl::Status Forward::RunAttention(const Step& step, int layer) {
+absl::Status Forward::MultiplyQkv(const Step& step, int layer, QkvProduct& qkv) {
   const DeviceLayer& w = weights_.layers()[layer];
   const LayerPlan& plan = plans_[layer];
-
   MatmulArgs qkv_args = {
       .product = {.matrices = {w.qkv[0], w.qkv[1], w.qkv[2]}, .num_matrices = 3}};
   // A gate takes the same input.
   ORCD_RETURN_IF_ERROR(MixerNorm(step, layer, qkv_args, /*in_product=*/w.attn_gate.rows == 0));
-  QkvProduct qkv = plan.qkv;
+  qkv = plan.qkv;
   if (RopeEpilogues(step, plan)) {
     qkv_args.epilogue = StoreQkv{RopeOf(step, plan, qkv)};
-    ORCD_RETURN_IF_ERROR(MultiplySplitK(step, nullptr, qkv_args));
-  } else {
-    ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.qkv, qkv_args));
-    qkv.partials = buffers_.qkv;
-    qkv.splits = splits_;
-    qkv.partials_tokens = products_tokens_;
+    return MultiplySplitK(step, nullptr, qkv_args);
   }
+  ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.qkv, qkv_args));
+  qkv.partials = buffers_.qkv;
+  qkv.splits = splits_;
+  qkv.partials_tokens = products_tokens_;
+  return absl::OkStatus();
+}
+
+absl::Status Forward::RunAttention(const Step& step, int layer) {
+  const LayerPlan& plan = plans_[layer];
+  QkvProduct qkv;
+  ORCD_RETURN_IF_ERROR(MultiplyQkv(step, layer, qkv));
   const bool decodes = step.shape.decode && step.tap == nullptr;
   const bool makes_rows = decodes && !step.shape.drafts && DecodeMakesRows(qkv);
   if (!makes_rows && !RopeEpilogues(step, plan)) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
@@ -542,7 +562,7 @@ absl::Status Forward::RunAttention(const Step& step, int layer) {
                                    .sees_step = step.shape.drafts,
                                    .rule = plan.rule,
                                    .kv = CacheOf(plan),
-                                   .not_finite = buffers_.not_finite,
+                                   .not_finite = plan.not_finite,
                                    .layer = plan.cache_layer,
                                    .key_splits = step.shape.key_splits,
                                    .partials = buffers_.attention_partials,
@@ -600,7 +620,7 @@ absl::Status Forward::GatherLogitRows(const Step& step) {
       .count = step.shape.logit_rows,
       .hidden = spec_.hidden,
       // With the zeros behind them.
-      .attended_cols = RoundUp(AttendedCols(spec_.num_layers() - 1), kActivationCols),
+      .attended_cols = RoundUp(AttendedCols(num_layers_ - 1), kActivationCols),
       .gathered_residual = buffers_.gathered_residual,
       .gathered_attended = View(buffers_.gathered_attended, step.shape.logit_rows)};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchGatherRows(args, step.stream), "gathering rows");
@@ -630,7 +650,7 @@ RopeArgs Forward::RopeOf(const Step& step, const LayerPlan& plan, const QkvProdu
           .q = buffers_.q,
           .q_lo = buffers_.q_lo,
           .kv = CacheOf(plan),
-          .not_finite = buffers_.not_finite,
+          .not_finite = plan.not_finite,
           .layer = plan.cache_layer,
           .tokens = step.shape.tokens};
 }
@@ -783,7 +803,7 @@ absl::Status Forward::TapHead(const Step& step) {
   const int tokens = step.shape.tokens;
   MatmulArgs args = {.product = {.matrices = {weights_.output()}, .num_matrices = 1}};
   ORCD_RETURN_IF_ERROR(Norm(step, weights_.output_norm(), args));
-  ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, spec_.num_layers() - 1, residual_, spec_.hidden));
+  ORCD_RETURN_IF_ERROR(step.tap->Rows(kLayer, num_layers_ - 1, residual_, spec_.hidden));
   ORCD_RETURN_IF_ERROR(step.tap->Normed(kOutputNorm, -1, args, spec_.hidden));
   ORCD_ASSIGN_OR_RETURN(
       const DeviceMemory logits,

@@ -18,7 +18,10 @@
 #include "cuda/kernels/common/attention.h"
 #include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/predict.h"
+#include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
+#include "cuda/predict_buffers.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/expert_load.h"
 #include "runtime/model/spec.h"
@@ -102,6 +105,7 @@ struct ForwardBuffers {
   int32_t* not_finite;
   ExpertBuffers experts;
   DeltaBuffers delta;
+  PredictBuffers predict;
   size_t bytes;
 };
 
@@ -116,6 +120,8 @@ struct LayerPlan {
   // All but the partials.
   QkvProduct qkv;
   AttentionRule rule;
+  // [slots], where keys and values that are not finite are marked.
+  int32_t* not_finite = nullptr;
   // Number of the layer within its cache. A recurrent layer is in none.
   int cache_layer = 0;
   // Those of a recurrent layer (DeltaStates, DeltaDrafts).
@@ -134,10 +140,18 @@ constexpr bool SplitsQueries(int head_dim) { return head_dim <= 128; }
 std::vector<LayerPlan> PlanLayers(const ModelSpec& spec, const DeviceWeights& weights,
                                   const ForwardBuffers& buffers);
 
+// The predictions of a step (PredictTokensArgs).
+struct PredictTables {
+  const PredictEntry* entries = nullptr;
+  // Greedy draws without penalties. The draw of entry i has slot i and result i.
+  const DrawEntry* draws = nullptr;
+};
+
 // Launches the kernels of steps. Owns nothing: views the weights and the buffers. One thread.
 class Forward {
  public:
-  // References must outlive this. `states` are those of the first recurrent layer.
+  // References must outlive this. `states` are those of the first recurrent layer. If the weights
+  // have a block that predicts tokens, its layer is the last of `spec` (WithBlock).
   Forward(const ModelSpec& spec, const DeviceWeights& weights, const ForwardBuffers& buffers,
           const KvCaches& kv, const DeltaStates& states, const DeviceInfo& device);
 
@@ -148,6 +162,15 @@ class Forward {
   absl::Status Enqueue(const StepTables& tables, const StepRuns& runs, const StepShape& shape,
                        int turn, cudaStream_t stream, ActivationTap* tap,
                        ExpertLoad* load = nullptr);
+
+  // Enqueues, behind a step and its draws, what the block that predicts tokens keeps of it: keys and
+  // values of all its tokens, and the hidden state of each of its sequences.
+  absl::Status FollowSequences(const StepDraws& of, const StepShape& shape, cudaStream_t stream);
+  // Behind that, enqueues predictions: after the step's draws those of the first rows[0] entries of
+  // `tables`, then further ones of the first rows[1], and so on; rows do not increase. Row r of the
+  // i-th predictions gets its result at results[i * stride + r].
+  absl::Status Predict(const StepDraws& of, const PredictTables& tables, std::span<const int> rows,
+                       DrawResult* results, int stride, cudaStream_t stream);
 
   // Enqueues the moves of recurrent states by the drafts of step `turn` that were right, at most
   // kMaxReplays.
@@ -213,6 +236,9 @@ class Forward {
   absl::Status RunNorm(const Step& step, const Branch& branch, NormArgs norm);
   // Attention or the delta net: writes to `attended_`.
   absl::Status RunMixer(const Step& step, int layer);
+  // The norm and the product of queries, keys and values, which are all made if RopeEpilogues; else
+  // `qkv` has the rest.
+  absl::Status MultiplyQkv(const Step& step, int layer, QkvProduct& qkv);
   absl::Status RunAttention(const Step& step, int layer);
   absl::Status RunDeltaNet(const Step& step, int layer);
   // The norm before either, of which `args` gets the result.
@@ -253,11 +279,19 @@ class Forward {
   static bool AddsOneToken(const Step& step, const ExpertsSpec& spec);
   absl::Status TapExperts(const Step& step, int layer, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
+  // The same if there is a block that predicts tokens, for which all rows are normalised.
+  absl::Status RunHeadBesideBlock(const Step& step);
+  // Makes the block's input, of `from`, in the residual.
+  absl::Status RunPredictInputs(const Step& step, PredictInputsArgs from);
+  // The block's head; its hidden states.
+  absl::Status RunPredictHead(const Step& step);
   absl::Status TapHead(const Step& step);
   // Scales logits, [rows, vocab], if the model does.
   absl::Status ScaleLogits(const Step& step, float* logits, int rows) const;
 
   const ModelSpec& spec_;
+  // Without that of the block that predicts tokens.
+  const int num_layers_;
   // All layers have its shape of attention and its form, but not its FFN or its delta net.
   const LayerSpec& layer_;
   const DeviceWeights& weights_;

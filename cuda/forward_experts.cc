@@ -123,7 +123,8 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTab
                            .tokens = tokens,
                            .tile_rows = ExpertTileRows(spec, tokens),
                            .tables = tables,
-                           .load = b.load,
+                           // Who asks for the load means the model's layers.
+                           .load = layer < num_layers_ ? b.load : nullptr,
                            .published_load = layer == step.load_layer ? step.load : nullptr},
                           step.stream),
       "choosing experts");

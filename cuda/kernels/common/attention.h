@@ -43,6 +43,8 @@ struct AttentionRule {
   // Number of positions that a query attends to, its own the last; 0: all up to its own.
   int window = 0;
   const float* sinks = nullptr;  // [heads]; null: none
+  // The first position that has keys and values.
+  int first_key = 0;
 };
 
 // True of the rule that kernels have code of their own for: heads of 64 or 128 values, and the
@@ -50,12 +52,13 @@ struct AttentionRule {
 constexpr bool IsPlain(const AttentionRule& rule, int head_dim) {
   const float square = rule.score_scale * rule.score_scale * static_cast<float>(head_dim);
   return (head_dim == 64 || head_dim == 128) && rule.score_scale > 0 && square > 1 - 1e-6f &&
-         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0 && rule.sinks == nullptr;
+         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0 && rule.sinks == nullptr &&
+         rule.first_key == 0;
 }
 
 // First position that a query at `position` sees.
 constexpr int FirstSeen(const AttentionRule& rule, int position) {
-  return rule.window == 0 ? 0 : std::max(0, position + 1 - rule.window);
+  return std::max(rule.first_key, rule.window == 0 ? 0 : position + 1 - rule.window);
 }
 
 // True if the prologue of decode attention makes the queries, keys and values of such a product;

@@ -44,10 +44,13 @@ struct RunEntry {
   // Among the step's saves; in ascending order of tokens, each at least one.
   int32_t first_save;
   int32_t saves;
+  // Index of the draw after the tokens, behind which those after the drafts follow; if there is one.
+  int32_t first_row;
 };
 
-// Beside the StepTables, of models with recurrent layers; entries past the step's real counts are
-// unused, and -1.
+// Beside the StepTables, of models with recurrent layers or with a block that predicts tokens;
+// entries past the step's real counts are unused, and -1. Without recurrent layers there are no
+// saves.
 struct StepRuns {
   const RunEntry* runs = nullptr;         // [sequences of the step]
   const int32_t* run_of_token = nullptr;  // [tokens of the step]
