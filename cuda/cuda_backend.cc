@@ -28,6 +28,7 @@
 #include "runtime/backend/expert_load.h"
 #include "runtime/base/error.h"
 #include "runtime/base/steady_time.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/rope.h"
 
 namespace orcd {
@@ -43,6 +44,7 @@ using cuda::Forward;
 using cuda::ForwardBuffers;
 using cuda::Graph;
 using cuda::kMaxInFlight;
+using cuda::kMaxPredictions;
 using cuda::MemoryPlan;
 using cuda::PinnedMemory;
 using cuda::SlotState;
@@ -67,6 +69,8 @@ struct StepGraph {
 // The parts of a backend. Later ones refer to earlier ones.
 struct Parts {
   std::shared_ptr<const Model> model;
+  // The model's and, if tokens are predicted, its block's (WithBlock).
+  ModelSpec spec;
   DeviceInfo device;
   MemoryPlan plan;
   DeviceWeights weights;
@@ -81,8 +85,13 @@ struct Parts {
   PinnedMemory host_tables[kMaxInFlight];
   Event copied[kMaxInFlight];
   Event done[kMaxInFlight];
+  // Around the step's predictions.
+  Event predict_begin[kMaxInFlight];
+  Event predict_end[kMaxInFlight];
   // [step in flight][sequences and drafts]
   PinnedMemory results;
+  // [step in flight][kMaxPredictions][max_seqs]; empty if no tokens are predicted.
+  PinnedMemory predictions;
   // [step in flight][max_seqs], copy of ForwardBuffers::not_finite after a step in which some
   // sequence drew nothing.
   PinnedMemory not_finite;
@@ -98,6 +107,11 @@ struct Parts {
   std::vector<StepGraph> graphs;
   std::vector<StepGraph> draft_graphs;
 
+  bool predicts() const { return weights.predict_block().has_value(); }
+  DrawResult* host_predictions(int turn) const {
+    return reinterpret_cast<DrawResult*>(predictions.data()) +
+           turn * kMaxPredictions * plan.options.max_seqs;
+  }
   int32_t* host_not_finite(int turn) const {
     return reinterpret_cast<int32_t*>(not_finite.data()) + turn * plan.options.max_seqs;
   }
@@ -119,6 +133,13 @@ struct Pending {
     size_t first_draft;
     size_t drafts;
   };
+  // A part for which tokens are predicted, if there is room behind its draws.
+  struct Predicting {
+    size_t part;
+    int predictions;
+    // Positions for which there is room behind the part's tokens.
+    int room;
+  };
   int turn = 0;
   uint32_t number = 0;
   // The shape that was launched.
@@ -129,6 +150,8 @@ struct Pending {
   // In the order of the batch.
   std::vector<Part> parts;
   std::vector<int32_t> drafts;
+  // In the order of the entries in the step's tables.
+  std::vector<Predicting> predicting;
 
   // True if every sequence draws, and its DrawResult says whether it is finite.
   bool all_sample() const { return rows == static_cast<int>(parts.size() + drafts.size()); }
@@ -152,6 +175,9 @@ class CudaBackend : public Backend {
   absl::Status WaitFor(const Pending& pending, std::span<const DrawResult> drawn) const;
   // The load of experts of a step that was waited for.
   ExpertLoad TakeExpertLoad(const Pending& pending);
+  // Adds the predictions of a step that was waited for, of which the parts of `untrusted` get none.
+  absl::Status TakePredictions(const Pending& pending, const std::vector<bool>& untrusted,
+                               StepResult& result) const;
   // Moves recurrent states on by the drafts of a step that were right.
   absl::Status Replay(const Pending& pending, const StepResult& result);
 
@@ -192,8 +218,7 @@ absl::Status EnqueueDraws(Parts& p, const StepShape& shape, int turn, bool all_s
     const TableLayout device(shape, p.plan.step, p.device_tables(turn));
     ORCD_RETURN_IF_CUDA_ERROR(
         p.device.kernels->sample(
-            cuda::SampleArgsOf(device, shape, *p.buffers, p.model->spec(),
-                               p.plan.options.block_tokens,
+            cuda::SampleArgsOf(device, shape, *p.buffers, p.spec, p.plan.options.block_tokens,
                                reinterpret_cast<DrawResult*>(p.results.data())),
             p.device.traits, p.stream.get()),
         "drawing tokens");
@@ -208,12 +233,42 @@ absl::Status EnqueueDraws(Parts& p, const StepShape& shape, int turn, bool all_s
   return absl::OkStatus();
 }
 
+// Behind the draws.
+absl::Status EnqueueBlock(Parts& p, const StepShape& shape, int turn) {
+  if (!p.predicts()) return absl::OkStatus();
+  const TableLayout device(shape, p.plan.step, p.device_tables(turn));
+  return p.forward->FollowSequences(device.step_draws(*p.buffers), shape, p.stream.get());
+}
+
+// Behind the block.
+absl::Status EnqueuePredictions(Parts& p, const Pending& pending) {
+  if (pending.predicting.empty()) return absl::OkStatus();
+  // Those with more predictions come first.
+  std::vector<int> rows;
+  for (auto left = std::ssize(pending.predicting); left > 0;) {
+    const int before = static_cast<int>(rows.size());
+    while (left > 0 && pending.predicting[left - 1].predictions <= before) --left;
+    if (left > 0) rows.push_back(static_cast<int>(left));
+  }
+  const int turn = pending.turn;
+  const TableLayout device(pending.shape, p.plan.step, p.device_tables(turn));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.predict_begin[turn].get(), p.stream.get()),
+                            "predicting tokens");
+  ORCD_RETURN_IF_ERROR(p.forward->Predict(device.step_draws(*p.buffers), device.predictions(), rows,
+                                          p.host_predictions(turn), p.plan.options.max_seqs,
+                                          p.stream.get()));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.predict_end[turn].get(), p.stream.get()),
+                            "predicting tokens");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn, bool draws) {
   ORCD_RETURN_IF_CUDA_ERROR(
       cudaStreamBeginCapture(p.stream.get(), cudaStreamCaptureModeThreadLocal),
       "capturing a graph");
   absl::Status enqueued = EnqueueLogits(p, shape, turn, nullptr);
   if (enqueued.ok() && draws) enqueued = EnqueueDraws(p, shape, turn, /*all_sample=*/true);
+  if (enqueued.ok() && draws) enqueued = EnqueueBlock(p, shape, turn);
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(p.stream.get(), &captured);
   ORCD_RETURN_IF_ERROR(enqueued);
@@ -231,7 +286,7 @@ absl::StatusOr<Graph> CaptureGraph(Parts& p, const StepShape& shape, int turn, b
 absl::Status CaptureGraphs(Parts& p, int most, bool drafts, std::vector<StepGraph>& graphs) {
   for (const int sequences : cuda::DecodeBuckets(most)) {
     StepGraph& graph = graphs.emplace_back();
-    graph.shape = cuda::DecodeShape(sequences, p.model->spec().layers[0], drafts);
+    graph.shape = cuda::DecodeShape(sequences, p.spec.layers[0], drafts);
     for (int turn = 0; turn < kMaxInFlight; ++turn) {
       ORCD_ASSIGN_OR_RETURN(graph.whole[turn], CaptureGraph(p, graph.shape, turn, true));
       if (drafts) continue;
@@ -262,6 +317,14 @@ cudaError_t CopyMasks(Parts& p, int turn, const TableLayout& host, int first, in
                   sizeof(uint32_t) * count * host.mask_words);
 }
 
+// Copies the tables of predictions.
+cudaError_t CopyPredicting(Parts& p, int turn, const TableLayout& host, size_t count) {
+  if (count == 0) return cudaSuccess;
+  const auto* const begin = reinterpret_cast<const uint8_t*>(host.predicting);
+  const auto* const end = reinterpret_cast<const uint8_t*>(host.predict_draws + count);
+  return CopyPart(p, turn, begin, static_cast<size_t>(end - begin));
+}
+
 // Copies the tables of the step in flight `turn`, and has the coming step wait for the copy.
 absl::Status CopyTables(Parts& p, int turn, const TableLayout& host, const TablesInUse& used) {
   // Wait() returns once results are visible in pinned memory, which can precede the end of the step
@@ -269,6 +332,7 @@ absl::Status CopyTables(Parts& p, int turn, const TableLayout& host, const Table
   for (const cudaError_t error :
        {cudaStreamWaitEvent(p.copies.get(), p.done[turn].get()),
         CopyPart(p, turn, host.tokens, used.bytes), CopyMasks(p, turn, host, 0, used.masks),
+        CopyPredicting(p, turn, host, used.predicting.size()),
         cudaEventRecord(p.copied[turn].get(), p.copies.get()),
         cudaStreamWaitEvent(p.stream.get(), p.copied[turn].get())}) {
     ORCD_RETURN_IF_CUDA_ERROR(error, "copying a step's tables");
@@ -276,9 +340,10 @@ absl::Status CopyTables(Parts& p, int turn, const TableLayout& host, const Table
   return absl::OkStatus();
 }
 
-// Marks the end of the step in flight `turn`, whose launches have all been enqueued.
-absl::Status EndStep(Parts& p, int turn) {
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[turn].get(), p.stream.get()),
+// Enqueues the predictions of a step, and marks its end.
+absl::Status EndStep(Parts& p, const Pending& pending) {
+  ORCD_RETURN_IF_ERROR(EnqueuePredictions(p, pending));
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventRecord(p.done[pending.turn].get(), p.stream.get()),
                             "launching a step");
   return absl::OkStatus();
 }
@@ -318,7 +383,8 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.late_masks = true;
   info_.max_drafts = std::min(cuda::kMaxDrafts, p.plan.max_step_drafts);
   info_.max_step_drafts = p.plan.max_step_drafts;
-  info_.recurrent = p.model->spec().recurrent();
+  info_.max_predictions = p.predicts() ? kMaxPredictions : 0;
+  info_.recurrent = p.spec.recurrent();
   if (info_.recurrent) {
     info_.state_cells = p.plan.states.cells;
     info_.state_bytes = p.plan.state_bytes();
@@ -328,7 +394,7 @@ CudaBackend::CudaBackend(std::unique_ptr<Parts> parts)
   info_.weights_bytes = p.plan.weights_bytes;
   info_.kv_bytes = p.kv.size();
   info_.workspace_bytes = p.activations.size() + p.tables.size();
-  checker_.emplace(info_, p.model->spec());
+  checker_.emplace(info_, p.spec);
 }
 
 CudaBackend::~CudaBackend() {
@@ -375,7 +441,7 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     pending.drafts.insert(pending.drafts.end(), seq.drafts.begin(), seq.drafts.end());
     state_tokens_[seq.slot] = seq.start_position + std::ssize(seq.tokens);
   }
-  const LayerSpec& layer = p.model->spec().layers[0];
+  const LayerSpec& layer = p.spec.layers[0];
   const auto* const graph = FindGraph(batch);
   pending.shape = graph != nullptr ? graph->shape : cuda::ShapeOf(batch, layer);
   const TableLayout host = HostTables(p, pending);
@@ -386,6 +452,15 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     if (seq.sample) slots_[seq.slot].last_drawn = kPreviousSample;
   }
   pending.masks = used.masks;
+  for (const int part : used.predicting) {
+    const StepSequence& seq = batch.seqs[part];
+    const int room =
+        cuda::PredictRoom(seq, p.plan.options.block_tokens, p.plan.forward.context_length);
+    pending.predicting.push_back(
+        {.part = static_cast<size_t>(part),
+         .predictions = seq.predictions,
+         .room = room - seq.start_position - static_cast<int>(std::ssize(seq.tokens))});
+  }
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
   const bool draws = used.masks_to_follow == 0;
   ORCD_RETURN_IF_ERROR(RestoreStates(p, batch));
@@ -396,9 +471,10 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     ORCD_RETURN_IF_ERROR(EnqueueLogits(p, pending.shape, pending.turn, batch.tap));
     if (draws) {
       ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, pending.turn, pending.all_sample()));
+      ORCD_RETURN_IF_ERROR(EnqueueBlock(p, pending.shape, pending.turn));
     }
   }
-  if (draws) ORCD_RETURN_IF_ERROR(EndStep(p, pending.turn));
+  if (draws) ORCD_RETURN_IF_ERROR(EndStep(p, pending));
   pending_.push_back(std::move(pending));
   return absl::OkStatus();
 }
@@ -419,7 +495,8 @@ absl::Status CudaBackend::GiveMasks(std::span<const TokenMask> masks) {
     ORCD_RETURN_IF_CUDA_ERROR(error, "copying masks");
   }
   ORCD_RETURN_IF_ERROR(EnqueueDraws(p, pending.shape, turn, pending.all_sample()));
-  return EndStep(p, turn);
+  ORCD_RETURN_IF_ERROR(EnqueueBlock(p, pending.shape, turn));
+  return EndStep(p, pending);
 }
 
 absl::StatusOr<StepResult> CudaBackend::Wait() {
@@ -438,6 +515,7 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
   std::atomic_thread_fence(std::memory_order_acquire);
   StepResult result;
   result.expert_load = TakeExpertLoad(pending);
+  std::vector<bool> untrusted(pending.parts.size());
   for (size_t row = 0; const Pending::Part& part : pending.parts) {
     PartResult& given = result.parts.emplace_back();
     if (!part.sample) {
@@ -451,13 +529,43 @@ absl::StatusOr<StepResult> CudaBackend::Wait() {
     for (size_t i = 0; i < part.drafts; ++i) {
       const DrawResult& next = draws[i + 1];
       const bool right = draws[i].token == pending.drafts[part.first_draft + i];
-      if (!right || draws[i].finite == 0 || next.finite == 0) break;
+      const bool finite = draws[i].finite != 0 && next.finite != 0;
+      // The GPU has predicted what follows the draft.
+      if (right && !finite) untrusted[result.parts.size() - 1] = true;
+      if (!right || !finite) break;
       given.samples.push_back(SampleOf(next));
     }
     if (part.drafts > 0) slots_[part.slot].last_drawn = given.samples.back().token;
   }
+  ORCD_RETURN_IF_ERROR(TakePredictions(pending, untrusted, result));
   if (info_.recurrent) ORCD_RETURN_IF_ERROR(Replay(pending, result));
   return result;
+}
+
+absl::Status CudaBackend::TakePredictions(const Pending& pending,
+                                          const std::vector<bool>& untrusted,
+                                          StepResult& result) const {
+  if (pending.predicting.empty()) return absl::OkStatus();
+  const Parts& p = *parts_;
+  const DrawResult* const predicted = p.host_predictions(pending.turn);
+  for (size_t i = 0; i < pending.predicting.size(); ++i) {
+    const Pending::Predicting& of = pending.predicting[i];
+    PartResult& part = result.parts[of.part];
+    if (!part.finite || untrusted[of.part] || !part.samples.back().finite) continue;
+    const int right = static_cast<int>(part.samples.size()) - 1;
+    for (int n = 0; n < std::min(of.predictions, of.room - right); ++n) {
+      const DrawResult& draw =
+          predicted[int64_t{n} * p.plan.options.max_seqs + static_cast<int64_t>(i)];
+      if (draw.finite == 0) break;
+      part.predictions.push_back(draw.token);
+    }
+  }
+  float milliseconds = 0;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, p.predict_begin[pending.turn].get(),
+                                                 p.predict_end[pending.turn].get()),
+                            "timing predictions");
+  result.prediction_seconds = double{milliseconds} / 1000;
+  return absl::OkStatus();
 }
 
 absl::Status CudaBackend::Replay(const Pending& pending, const StepResult& result) {
@@ -490,7 +598,7 @@ std::vector<float> CudaBackend::RecurrentState(int32_t slot) const {
                                       cudaMemcpyDeviceToHost, p.stream.get()) == cudaSuccess &&
                       cudaStreamSynchronize(p.stream.get()) == cudaSuccess;
   if (!copied) return {};
-  return cuda::FromDeviceState(p.model->spec(), state, state_tokens_[slot]);
+  return cuda::FromDeviceState(p.spec, state, state_tokens_[slot]);
 }
 
 ExpertLoad CudaBackend::TakeExpertLoad(const Pending& pending) {
@@ -509,8 +617,8 @@ absl::Status CudaBackend::WaitFor(const Pending& pending, std::span<const DrawRe
   const WaitMode mode = parts_->plan.options.wait;
   cudaEvent_t done = parts_->done[pending.turn].get();
   // Draws are visible in host memory before the runtime reports the end of the step. But only the
-  // runtime reports errors, and that not_finite has been copied.
-  const bool draws_tell_all = pending.all_sample();
+  // runtime reports errors, that not_finite has been copied, and that tokens have been predicted.
+  const bool draws_tell_all = pending.all_sample() && pending.predicting.empty();
   constexpr int kLooksBetweenQueries = 256;
   const absl::Time begin = SteadyNow();
   for (size_t complete = 0;;) {
@@ -541,7 +649,7 @@ int Readers(const BackendOptions& options) {
 
 // Computes the angles of every kind of RoPE, and copies them to the GPU.
 absl::Status CopyAngles(Parts& p) {
-  const ModelSpec& spec = p.model->spec();
+  const ModelSpec& spec = p.spec;
   const std::vector<RopeSpec> ropes = cuda::RopesOf(spec);
   for (size_t i = 0; i < ropes.size(); ++i) {
     const std::vector<float> table =
@@ -570,8 +678,21 @@ cuda::KvCaches CachesAt(uint8_t* data, const ModelSpec& spec, const MemoryPlan& 
       .windows = view(data + plan.kv.blocks * plan.kv.block_bytes.whole, plan.kv.window_blocks)};
 }
 
+absl::Status AllocatePredictions(Parts& p) {
+  if (!p.predicts()) return absl::OkStatus();
+  for (int i = 0; i < kMaxInFlight; ++i) {
+    ORCD_ASSIGN_OR_RETURN(p.predict_begin[i], cuda::CreateTimer());
+    ORCD_ASSIGN_OR_RETURN(p.predict_end[i], cuda::CreateTimer());
+  }
+  ORCD_ASSIGN_OR_RETURN(p.predictions,
+                        PinnedMemory::Allocate(sizeof(DrawResult) * kMaxInFlight * kMaxPredictions *
+                                                   p.plan.options.max_seqs,
+                                               "predictions"));
+  return absl::OkStatus();
+}
+
 absl::Status AllocateWorkspace(Parts& p) {
-  const ModelSpec& spec = p.model->spec();
+  const ModelSpec& spec = p.spec;
   const BackendOptions& options = p.plan.options;
   const ForwardBuffers counted(spec, p.weights, p.plan.forward, nullptr);
   ORCD_ASSIGN_OR_RETURN(p.activations, DeviceMemory::Allocate(counted.bytes, "activations"));
@@ -611,6 +732,7 @@ absl::Status AllocateWorkspace(Parts& p) {
   const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * p.plan.step.max_seqs;
   ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));
   std::fill_n(p.results.data(), results_bytes, uint8_t{0});
+  ORCD_RETURN_IF_ERROR(AllocatePredictions(p));
   ORCD_ASSIGN_OR_RETURN(p.expert_loads, PinnedMemory::Allocate(sizeof(ExpertLoad) * kMaxInFlight,
                                                                "the load of experts"));
   std::fill_n(p.expert_loads.data(), p.expert_loads.size(), uint8_t{0});
@@ -618,6 +740,19 @@ absl::Status AllocateWorkspace(Parts& p) {
                         PinnedMemory::Allocate(sizeof(int32_t) * kMaxInFlight * options.max_seqs,
                                                "what is not finite"));
   return absl::OkStatus();
+}
+
+// The model's block, if it is asked for and the kernels compute it.
+absl::StatusOr<std::optional<PredictBlock>> BlockOf(const Model& model,
+                                                    const BackendOptions& options) {
+  if (!options.predict) return std::nullopt;
+  ORCD_ASSIGN_OR_RETURN(std::optional<PredictBlock> block,
+                        PredictBlock::FromGguf(model.gguf(), model.spec(), model.weights()));
+  // Predictions have no blocks of windows, and the projection is added as a branch.
+  const bool computed =
+      block.has_value() && block->spec.window == 0 && model.spec().residual_scale == 1;
+  if (!computed) return std::nullopt;
+  return block;
 }
 
 }  // namespace
@@ -628,18 +763,26 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   auto parts = std::make_unique<Parts>();
   Parts& p = *parts;
   p.model = std::move(model);
-  const ModelSpec& spec = p.model->spec();
-  const ModelWeights& weights = p.model->weights();
-  ORCD_ASSIGN_OR_RETURN(const DeviceWeights planned,
-                        DeviceWeights::Plan(spec, weights, Readers(options)));
+  ORCD_ASSIGN_OR_RETURN(const std::optional<PredictBlock> block, BlockOf(*p.model, options));
+  p.spec = p.model->spec();
+  ModelWeights weights = p.model->weights();
+  if (block.has_value()) {
+    p.spec = cuda::WithBlock(std::move(p.spec), *block);
+    weights = cuda::WithBlock(std::move(weights), *block);
+  }
+  const ModelSpec& spec = p.spec;
+  const PredictBlock* const predict_block = block.has_value() ? &*block : nullptr;
+  ORCD_ASSIGN_OR_RETURN(
+      const DeviceWeights planned,
+      DeviceWeights::Plan(spec, weights, Readers(options), nullptr, predict_block));
   ORCD_ASSIGN_OR_RETURN(p.device, cuda::SelectDevice(options.gpu, options.kernels));
   ORCD_ASSIGN_OR_RETURN(p.plan, cuda::PlanMemory(spec, planned, options, p.device));
   ORCD_RETURN_IF_CUDA_ERROR(p.device.kernels->prepare(p.device.traits, spec.vocab),
                             "preparing kernels");
   ORCD_ASSIGN_OR_RETURN(p.stream, cuda::CreateStream());
   ORCD_ASSIGN_OR_RETURN(p.copies, cuda::CreateStream());
-  ORCD_ASSIGN_OR_RETURN(
-      p.weights, DeviceWeights::Upload(spec, weights, Readers(options), p.device.index, observer));
+  ORCD_ASSIGN_OR_RETURN(p.weights, DeviceWeights::Upload(spec, weights, Readers(options),
+                                                         p.device.index, observer, predict_block));
   ORCD_RETURN_IF_ERROR(AllocateWorkspace(p));
   ORCD_ASSIGN_OR_RETURN(p.kv, DeviceMemory::Allocate(p.plan.kv_bytes(), "the KV cache"));
   // The KV cache must not hold a value that is not finite.

@@ -21,6 +21,13 @@ absl::StatusOr<Event> CreateEvent(unsigned flags) {
   return Event(event);
 }
 
+absl::StatusOr<Event> CreateTimer() {
+  cudaEvent_t event = nullptr;
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDefault),
+                            "creating an event");
+  return Event(event);
+}
+
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(size_t bytes, std::string_view what) {
   void* memory = nullptr;
   if (bytes > 0) {

@@ -43,6 +43,8 @@ using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 absl::StatusOr<Stream> CreateStream();
 // An event without timing. `flags` are added to cudaEventDisableTiming.
 absl::StatusOr<Event> CreateEvent(unsigned flags = 0);
+// An event with timing.
+absl::StatusOr<Event> CreateTimer();
 
 // Owns a slab of VRAM.
 class DeviceMemory {

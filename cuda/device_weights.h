@@ -91,7 +91,8 @@ struct DevicePredictBlock {
   const float* hidden_norm = nullptr;     // [hidden]
   // Its own or the model's.
   const float* output_norm = nullptr;  // [hidden]
-  // [vocab, hidden]; no rows if they are the model's (DeviceWeights::block_embedding, block_output).
+  // [vocab, hidden]; no rows if they are the model's (DeviceWeights::block_embedding,
+  // block_output).
   TiledMatrix own_embedding;
   TiledMatrix own_output;
 };

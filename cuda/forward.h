@@ -163,8 +163,8 @@ class Forward {
                        int turn, cudaStream_t stream, ActivationTap* tap,
                        ExpertLoad* load = nullptr);
 
-  // Enqueues, behind a step and its draws, what the block that predicts tokens keeps of it: keys and
-  // values of all its tokens, and the hidden state of each of its sequences.
+  // Enqueues, behind a step and its draws, what the block that predicts tokens keeps of it: keys
+  // and values of all its tokens, and the hidden state of each of its sequences.
   absl::Status FollowSequences(const StepDraws& of, const StepShape& shape, cudaStream_t stream);
   // Behind that, enqueues predictions: after the step's draws those of the first rows[0] entries of
   // `tables`, then further ones of the first rows[1], and so on; rows do not increase. Row r of the

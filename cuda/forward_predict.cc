@@ -1,5 +1,6 @@
-// The block that predicts tokens: one layer more, with a head of its own. What it keeps of a step is
-// of the step's shape and joins its graph; predictions are launched behind it, as their number varies.
+// The block that predicts tokens: one layer more, with a head of its own. What it keeps of a step
+// is of the step's shape and joins its graph; predictions are launched behind it, as their number
+// varies.
 #include <span>
 
 #include "cuda/forward.h"
@@ -60,19 +61,18 @@ absl::Status Forward::FollowSequences(const StepDraws& of, const StepShape& shap
                      .tap = nullptr,
                      .load = nullptr,
                      .load_layer = -1};
-  ORCD_RETURN_IF_ERROR(
-      RunPredictInputs(step, {.runs = of.runs,
-                              .block_token_ids = buffers_.block_token_ids,
-                              .block_tokens = kv_.whole.block_tokens,
-                              .states = {.of_slots = buffers_.predict.of_slots}}));
+  ORCD_RETURN_IF_ERROR(RunPredictInputs(step, {.runs = of.runs,
+                                               .block_token_ids = buffers_.block_token_ids,
+                                               .block_tokens = kv_.whole.block_tokens,
+                                               .states = {.of_slots = buffers_.predict.of_slots}}));
   QkvProduct qkv;
   ORCD_RETURN_IF_ERROR(MultiplyQkv(step, layer, qkv));
   if (!RopeEpilogues(step, plans_[layer])) ORCD_RETURN_IF_ERROR(Rope(step, layer, qkv));
-  const KeepHiddenArgs keep = {.of = of,
-                               .runs = shape.sequences,
-                               .states = {.of_slots = buffers_.predict.of_slots,
-                                          .rows = buffers_.predict.hidden},
-                               .hidden = spec_.hidden};
+  const KeepHiddenArgs keep = {
+      .of = of,
+      .runs = shape.sequences,
+      .states = {.of_slots = buffers_.predict.of_slots, .rows = buffers_.predict.hidden},
+      .hidden = spec_.hidden};
   ORCD_RETURN_IF_CUDA_ERROR(LaunchKeepHidden(keep, stream), "keeping hidden states");
   return absl::OkStatus();
 }

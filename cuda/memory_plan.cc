@@ -271,7 +271,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const DeviceWeights
                  .max_window_blocks = block_bytes.window > 0 ? max_blocks : 0,
                  .max_biases = int64_t{options.max_seqs} * kMaxLogitBiases,
                  .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec.vocab)),
-                 .recurrent = spec.recurrent()};
+                 .recurrent = spec.recurrent(),
+                 .max_predicting = weights.predict_block() ? options.max_seqs : 0,
+                 .context = context};
     plan.workspace_bytes = ForwardBuffers(spec, weights, plan.forward, nullptr).bytes +
                            kMaxInFlight * TableBytes(plan.step);
   };

@@ -21,6 +21,8 @@ namespace orcd::cuda {
 // than the drafts are worth.
 inline constexpr int kMaxDrafts = 16;
 inline constexpr int kMaxStepDrafts = 64;
+// Most predictions of a sequence in a step.
+inline constexpr int kMaxPredictions = kMaxDrafts;
 
 // The recurrent states of a model's sequences (delta_net.h): one for each slot and, behind those,
 // one for each cell of BackendInfo::state_cells.
@@ -57,7 +59,8 @@ struct MemoryPlan {
   uint64_t bytes() const { return weights_bytes + workspace_bytes + kv_bytes() + state_bytes(); }
 };
 
-// `weights` are laid out, not uploaded.
+// `weights` are laid out, not uploaded. If they have a block that predicts tokens, `spec` has its
+// layer too (WithBlock).
 // The KV cache gets what weights, workspace, states and cells leave, if its size is not an option.
 // kInvalidArgument naming the option that is out of range; kUnimplemented naming the shape, the
 // number or the type of experts that the kernels do not take; kResourceExhausted with all the

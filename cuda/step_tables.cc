@@ -1,6 +1,8 @@
 #include "cuda/step_tables.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 
 #include "cuda/device_memory.h"
 #include "cuda/kernels/common/attention.h"
@@ -55,8 +57,9 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   sequences = carver.Take<SequenceEntry>(shape.sequences);
   draws = carver.Take<DrawEntry>(shape.logit_rows);
   logit_tokens = carver.Take<int32_t>(shape.logit_rows);
-  runs = limits.recurrent ? carver.Take<RunEntry>(shape.sequences) : nullptr;
-  run_of_token = limits.recurrent ? carver.Take<int32_t>(shape.tokens) : nullptr;
+  const bool has_runs = limits.recurrent || limits.max_predicting > 0;
+  runs = has_runs ? carver.Take<RunEntry>(shape.sequences) : nullptr;
+  run_of_token = has_runs ? carver.Take<int32_t>(shape.tokens) : nullptr;
   saves = limits.recurrent ? carver.Take<RunSave>(kMaxStateSaves * shape.sequences) : nullptr;
   blocks = carver.Take<int32_t>(limits.max_blocks);
   window_blocks =
@@ -64,6 +67,10 @@ TableLayout::TableLayout(const StepShape& shape, const StepLimits& limits, uint8
   biases = carver.Take<LogitBias>(limits.max_biases);
   mask_words = limits.mask_words;
   masks = carver.Take<uint32_t>(limits.max_seqs * mask_words);
+  const bool predicts = limits.max_predicting > 0;
+  predicting = predicts ? carver.Take<PredictEntry>(limits.max_predicting) : nullptr;
+  predict_draws = predicts ? carver.Take<DrawEntry>(limits.max_predicting) : nullptr;
+  context = limits.context;
   bytes = carver.taken();
 }
 
@@ -79,6 +86,10 @@ StepTables TableLayout::tables() const {
           .blocks = blocks,
           .window_blocks = window_blocks,
           .logit_tokens = logit_tokens};
+}
+
+int PredictRoom(const StepSequence& seq, int block_tokens, int context) {
+  return std::min(static_cast<int>(std::ssize(seq.blocks)) * block_tokens, context);
 }
 
 std::vector<int> DecodeBuckets(int max_seqs) {
@@ -134,6 +145,7 @@ class TableWriter {
     const SlotState& state = slots_[seq.slot];
     const int first_block = AddBlocks(seq);
     const int first_bias = biases_;
+    first_blocks_.push_back(first_block);
     if (host_.runs != nullptr) AddRun(seq);
     AddEntry(seq.slot, seq.start_params != nullptr, seq.tokens, seq.start_position, first_block,
              state.last_drawn);
@@ -150,6 +162,24 @@ class TableWriter {
                after + static_cast<int32_t>(i), first_block, kPreviousSample);
       AddDraw(state, first_bias, seq.draft_masks[i]);
     }
+  }
+
+  // Adds a prediction's entry, after all parts.
+  void AddPredicting(const StepSequence& seq, int part) {
+    const int room = RoomOf(seq);
+    const int end = seq.start_position + static_cast<int>(RowsOf(seq)) + seq.predictions;
+    host_.predicting[predicting_] = {.run = part,
+                                     .room = room,
+                                     .first_block = first_blocks_[part],
+                                     .first_key_tile = predict_key_tiles_};
+    predict_key_tiles_ += KeyTiles(std::min(end, room));
+    SlotState greedy;
+    greedy.params.temperature = 0;
+    DrawEntry& draw = host_.predict_draws[predicting_];
+    draw = DrawOf({.slot = predicting_}, predicting_, greedy);
+    draw.result = predicting_;
+    draw.step = name_.number;
+    ++predicting_;
   }
 
   // Marks the entries of `shape` behind those that were added as unused.
@@ -177,13 +207,19 @@ class TableWriter {
   }
 
  private:
+  int RoomOf(const StepSequence& seq) const {
+    return PredictRoom(seq, block_tokens_, host_.context);
+  }
+
   // Returns the index of the first block.
   int AddBlocks(const StepSequence& seq) {
-    const auto end = static_cast<int>(seq.start_position + RowsOf(seq));
+    const auto rows_end = static_cast<int>(seq.start_position + RowsOf(seq));
+    const int end = std::max(rows_end, std::min(rows_end + seq.predictions, RoomOf(seq)));
     const int used_blocks = (end + block_tokens_ - 1) / block_tokens_;
     std::copy_n(seq.blocks.begin(), used_blocks, host_.blocks + blocks_);
     if (host_.window_blocks != nullptr) {
-      std::copy_n(seq.window_blocks.begin(), used_blocks, host_.window_blocks + blocks_);
+      const auto of_windows = std::min<int64_t>(used_blocks, std::ssize(seq.window_blocks));
+      std::copy_n(seq.window_blocks.begin(), of_windows, host_.window_blocks + blocks_);
     }
     blocks_ += used_blocks;
     return blocks_ - used_blocks;
@@ -199,7 +235,8 @@ class TableWriter {
                          .first_position = seq.start_position,
                          .first_draft = drafts_,
                          .first_save = saves_,
-                         .saves = static_cast<int32_t>(seq.save_states.size())};
+                         .saves = static_cast<int32_t>(seq.save_states.size()),
+                         .first_row = rows_};
     // Cells are behind the slots.
     const auto slots = static_cast<int32_t>(slots_.size());
     for (const StateSave& save : seq.save_states) {
@@ -264,6 +301,10 @@ class TableWriter {
   int runs_ = 0;
   int drafts_ = 0;
   int saves_ = 0;
+  // Of each part.
+  std::vector<int> first_blocks_;
+  int predicting_ = 0;
+  int predict_key_tiles_ = 0;
 };
 
 }  // namespace
@@ -280,6 +321,12 @@ TablesInUse WriteTables(const StepBatch& batch, const LayerSpec& layer, int bloc
   }
   TableWriter writer(layer, block_tokens, slots, name, host);
   for (const StepSequence& seq : batch.seqs) writer.Add(seq, used);
+  for (int part = 0; part < static_cast<int>(std::ssize(batch.seqs)); ++part) {
+    if (batch.seqs[part].predictions > 0) used.predicting.push_back(part);
+  }
+  std::ranges::stable_sort(used.predicting, std::ranges::greater(),
+                           [&](int part) { return batch.seqs[part].predictions; });
+  for (const int part : used.predicting) writer.AddPredicting(batch.seqs[part], part);
   writer.Pad(shape);
   used.bytes = writer.bytes();
   return used;

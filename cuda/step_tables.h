@@ -11,6 +11,7 @@
 #include "cuda/forward.h"
 #include "cuda/in_flight.h"
 #include "cuda/kernels/common/delta_net.h"
+#include "cuda/kernels/common/predict.h"
 #include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/backend/backend.h"
@@ -32,8 +33,12 @@ struct StepLimits {
   int64_t max_biases = 0;
   // Words of a mask. Every draw may have one.
   int64_t mask_words = 0;
-  // True if there are StepRuns.
+  // True if there are StepRuns with saves.
   bool recurrent = false;
+  // Sequences for which tokens are predicted; above 0, there are StepRuns.
+  int max_predicting = 0;
+  // Positions of a sequence, for which predictions have room.
+  int context = 0;
 };
 
 // Layout of the tables of a step of some shape, in host or GPU memory. Each table begins at the
@@ -45,14 +50,21 @@ struct TableLayout {
   // The tables that kernels read.
   StepTables tables() const;
   StepRuns step_runs() const { return {runs, run_of_token, saves}; }
+  // The step's draws, of which `buffers` have the tokens.
+  StepDraws step_draws(const ForwardBuffers& buffers) const {
+    return {tables(), step_runs(), draws, buffers.last_sample};
+  }
+  PredictTables predictions() const { return {predicting, predict_draws}; }
 
   TokenEntry* tokens;        // [shape.tokens]
   SequenceEntry* sequences;  // [shape.sequences]
   DrawEntry* draws;          // [shape.logit_rows]
   int32_t* logit_tokens;     // [shape.logit_rows]
-  RunEntry* runs;            // [shape.sequences]; this and the next two null without such layers
-  int32_t* run_of_token;     // [shape.tokens]
-  RunSave* saves;            // [kMaxStateSaves * shape.sequences]
+  // [shape.sequences]; this and run_of_token null without recurrent layers and predictions, and
+  // `saves` without such layers.
+  RunEntry* runs;
+  int32_t* run_of_token;  // [shape.tokens]
+  RunSave* saves;         // [kMaxStateSaves * shape.sequences]
   // A step uses few entries of these tables. They come after the others, so that the copy ends at
   // the last entry in use.
   int32_t* blocks;
@@ -61,6 +73,10 @@ struct TableLayout {
   // Copied on their own, as most steps have none and others get them late.
   uint32_t* masks;  // [limits.max_seqs, mask_words]
   int64_t mask_words;
+  // Copied on their own, as many steps have none; null without predictions.
+  PredictEntry* predicting;  // [limits.max_predicting]
+  DrawEntry* predict_draws;  // [limits.max_predicting]
+  int context;
   size_t bytes;
 };
 
@@ -71,6 +87,9 @@ struct TablesInUse {
   // Rows of masks: those of the batch, and behind them those of masks that follow.
   int masks = 0;
   int masks_to_follow = 0;
+  // The part of the batch for which each entry of `predicting` is: those with more predictions
+  // first.
+  std::vector<int> predicting = {};
 };
 
 // Largest size of a step's tables, in bytes.
@@ -87,6 +106,9 @@ struct SlotState {
 
 // The exact shape of a batch, without padding.
 StepShape ShapeOf(const StepBatch& batch, const LayerSpec& layer);
+
+// Positions of a sequence for which predictions have room.
+int PredictRoom(const StepSequence& seq, int block_tokens, int context);
 
 // The numbers of sequences that decode steps are padded to, up to `max_seqs`.
 std::vector<int> DecodeBuckets(int max_seqs);

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/memory_plan.h"
+#include "runtime/base/error.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/weights.h"
 #include "runtime/sampling/token_mask.h"
 
@@ -57,6 +59,10 @@ ModelSpec SpecOf(const ModelCase& c) {
   spec.norm_eps = 1e-6f;
   spec.context_length = 32768;
   if (c.form.change) c.form.change(spec);
+  if (c.form.predicts) {
+    spec.layers.push_back(spec.layers.back());
+    spec.layers.back().delta = {};
+  }
   return spec;
 }
 
@@ -147,10 +153,34 @@ ModelWeights WeightsOf(const ModelCase& c, const ModelSpec& spec) {
   return weights;
 }
 
+// The block, whose layer is the last of the spec.
+PredictBlock BlockOf(const ModelCase& c, const ModelSpec& spec, const ModelWeights& weights) {
+  PredictBlock block;
+  block.spec = spec.layers.back();
+  block.layer = weights.layers.back();
+  block.projection = {.type = c.mixed ? TensorType::kQ5_1 : weights.layers.back().attn_q.type,
+                      .rows = spec.hidden,
+                      .cols = 2 * spec.hidden};
+  block.embedding_norm = Vector(Nowhere<float>(9), spec.hidden);
+  block.hidden_norm = Vector(Nowhere<float>(9), spec.hidden);
+  block.output_norm = weights.output_norm;
+  block.token_embd = weights.token_embd;
+  block.output = weights.output;
+  if (c.form.own_head) {
+    block.output_norm = Vector(Nowhere<float>(10), spec.hidden);
+    block.token_embd.data = Nowhere<std::byte>(11);
+    block.output.data = Nowhere<std::byte>(12);
+  }
+  return block;
+}
+
 // Plans the weights, with exponents that no planned model has, so that a launch that loses one
 // shows.
-DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
-  DeviceWeights weights = *DeviceWeights::Plan(spec, model, 1, Nowhere(1));
+DeviceWeights Placed(const ModelCase& c, const ModelSpec& spec) {
+  const ModelWeights model = WeightsOf(c, spec);
+  const PredictBlock block = BlockOf(c, spec, model);
+  DeviceWeights weights =
+      *DeviceWeights::Plan(spec, model, 1, Nowhere(1), c.form.predicts ? &block : nullptr);
   int exponent = kLeastExponent;
   const auto number = [&](const TiledMatrix& matrix) {
     const_cast<TiledMatrix&>(matrix).exponent = exponent++;
@@ -165,7 +195,17 @@ DeviceWeights Placed(const ModelSpec& spec, const ModelWeights& model) {
       number(*matrix);
     }
   }
+  if (weights.predict_block()) {
+    number(weights.predict_block()->projection);
+    if (c.form.own_head) number(weights.block_output());
+  }
   return weights;
+}
+
+// The rows of the predictions that follow a step, if a block predicts: some, then one.
+std::vector<int> PredictedRows(const StepShape& step) {
+  if (step.logit_rows == 0) return {};
+  return {std::min(step.logit_rows, 9), 1};
 }
 
 // The model as spec.h defines it. Tokens without logits contribute only keys and values to the last
@@ -175,7 +215,10 @@ struct Expected {
   std::vector<Symbol> recurrent_states;
   // The last choice of experts; -1: the step makes none.
   Symbol choice = -1;
-  Symbol logits;
+  Symbol logits = -1;
+  // Of the block that predicts tokens, as in SymbolicGpu.
+  Symbol kept_hidden = -1;
+  std::vector<Symbol> predicted_from;
 };
 
 class Definition {
@@ -186,10 +229,12 @@ class Definition {
   Expected Of(const StepShape& step) {
     Expected expected;
     residual_ = gpu_.Embedded(At(weights_.embedding().data), spec_.embedding_scale);
-    for (int i = 0; i < spec_.num_layers(); ++i) {
+    const bool predicts = weights_.predict_block().has_value();
+    const int layers = spec_.num_layers() - (predicts ? 1 : 0);
+    for (int i = 0; i < layers; ++i) {
       const LayerSpec& layer = spec_.layers[i];
       const DeviceLayer& w = weights_.layers()[i];
-      const bool gathers = i == spec_.num_layers() - 1 && step.logit_rows < step.tokens;
+      const bool gathers = !predicts && i == layers - 1 && step.logit_rows < step.tokens;
       expected.keys_and_values.push_back(-1);
       expected.recurrent_states.push_back(-1);
       Symbol attended = layer.recurrent()
@@ -200,16 +245,11 @@ class Definition {
         residual_ = gpu_.Rows(residual_);
         attended = gpu_.Rows(attended);
       }
-      const Symbol before = Normed(w.attn_norm);
-      const TiledMatrix& output = layer.recurrent() ? w.delta.output : w.attn_output;
-      AddBranch(gpu_.Product(At(output.data), attended), 1, w.attn_output_bias, w.attn_post_norm);
-      const Symbol x = layer.form == LayerForm::kParallel ? before : Normed(w.ffn_norm);
-      if (layer.experts.count > 0) {
-        AddBranch(Experts(layer, w, x, expected.choice), 1, nullptr, w.ffn_post_norm);
-        continue;
-      }
-      AddBranch(gpu_.Product(At(w.down.data), Gate(layer, w, x)), 1 / kSwiGluScale, w.down_bias,
-                w.ffn_post_norm);
+      AddBranches(layer, w, attended, expected.choice);
+    }
+    if (predicts) {
+      Predict(step, expected);
+      return expected;
     }
     if (step.logit_rows == 0) return expected;
     // The output norm gathers the rows that the tables name. With one token that products
@@ -219,22 +259,78 @@ class Definition {
                             last.ffn_post_norm == nullptr && spec_.norm == NormKind::kRms &&
                             spec_.hidden % kActivationCols == 0;
     if (step.logit_rows == step.tokens && !in_product) residual_ = gpu_.Rows(residual_);
-    expected.logits = gpu_.Product(At(weights_.output().data), Normed(weights_.output_norm()));
-    if (spec_.logit_scale != 1 || spec_.logit_softcap != 0) {
-      expected.logits = gpu_.ScaledLogits(expected.logits, spec_.logit_scale, spec_.logit_softcap);
-    }
+    expected.logits = Logits(weights_.output(), Normed(weights_.output_norm()));
     return expected;
   }
 
  private:
+  // The model's head takes the rows that the block takes, and in a step of prompts only some.
+  void Predict(const StepShape& step, Expected& expected) {
+    const Symbol hidden = Normed(weights_.output_norm());
+    if (step.logit_rows > 0) {
+      const bool in_product = fuses_ && step.tokens == 1 && spec_.hidden % kActivationCols == 0;
+      if (!step.decode && !in_product) residual_ = gpu_.Rows(residual_);
+      expected.logits = Logits(weights_.output(), Normed(weights_.output_norm()));
+    }
+    Symbol drawn = step.logit_rows > 0 ? gpu_.Drawn(expected.logits) : -1;
+    BeginBlock({.tokens = gpu_.StepTokens(), .slots = gpu_.SlotsBefore(), .rows = hidden});
+    const LayerSpec& layer = spec_.layers.back();
+    const DeviceLayer& w = weights_.layers().back();
+    expected.keys_and_values.push_back(QkvOf(layer, w, Normed(w.attn_norm)));
+    expected.recurrent_states.push_back(-1);
+    expected.kept_hidden = gpu_.Kept(hidden, drawn);
+    Symbol own = -1;
+    for (size_t i = 0; i < PredictedRows(step).size(); ++i) {
+      BeginBlock({.tokens = drawn, .slots = i == 0 ? expected.kept_hidden : -1, .rows = own});
+      Symbol unused = -1;
+      AddBranches(layer, w, Attention(layer, w, unused, /*first_key=*/1), unused);
+      own = Normed(weights_.predict_block()->output_norm);
+      expected.predicted_from.push_back(Logits(weights_.block_output(), own));
+      drawn = gpu_.Drawn(expected.predicted_from.back());
+    }
+  }
+
+  void BeginBlock(const PredictParts& of) {
+    const DevicePredictBlock& block = *weights_.predict_block();
+    residual_ = gpu_.Zeros();
+    AddBranch(gpu_.Product(At(block.projection.data),
+                           gpu_.Pairs(At(weights_.block_embedding().data), At(block.embedding_norm),
+                                      At(block.hidden_norm), of)),
+              1, nullptr, nullptr);
+  }
+
+  // The output of attention, or of a delta net, and the FFN.
+  void AddBranches(const LayerSpec& layer, const DeviceLayer& w, Symbol attended, Symbol& choice) {
+    const Symbol before = Normed(w.attn_norm);
+    const TiledMatrix& output = layer.recurrent() ? w.delta.output : w.attn_output;
+    AddBranch(gpu_.Product(At(output.data), attended), 1, w.attn_output_bias, w.attn_post_norm);
+    const Symbol x = layer.form == LayerForm::kParallel ? before : Normed(w.ffn_norm);
+    if (layer.experts.count > 0) {
+      AddBranch(Experts(layer, w, x, choice), 1, nullptr, w.ffn_post_norm);
+      return;
+    }
+    AddBranch(gpu_.Product(At(w.down.data), Gate(layer, w, x)), 1 / kSwiGluScale, w.down_bias,
+              w.ffn_post_norm);
+  }
+
+  Symbol Logits(const TiledMatrix& output, Symbol x) {
+    const Symbol product = gpu_.Product(At(output.data), x);
+    if (spec_.logit_scale == 1 && spec_.logit_softcap == 0) return product;
+    return gpu_.ScaledLogits(product, spec_.logit_scale, spec_.logit_softcap);
+  }
+
   Symbol At(const void* data) const { return gpu_.WeightAt(data); }
   Symbol Normed(const float* weight) { return gpu_.Normed(residual_, At(weight), spec_.norm); }
 
-  Symbol Attention(const LayerSpec& layer, const DeviceLayer& w, Symbol& keys_and_values) {
+  Symbol Attention(const LayerSpec& layer, const DeviceLayer& w, Symbol& keys_and_values,
+                   int first_key = 0) {
     const Symbol x = Normed(w.attn_norm);
     keys_and_values = QkvOf(layer, w, x);
-    const Symbol attended = gpu_.Attention(keys_and_values, At(w.attn_sinks),
-                                           {layer.score_scale, layer.score_softcap, layer.window});
+    const AttentionRule rule = {.score_scale = layer.score_scale,
+                                .score_softcap = layer.score_softcap,
+                                .window = layer.window,
+                                .first_key = first_key};
+    const Symbol attended = gpu_.Attention(keys_and_values, At(w.attn_sinks), rule);
     if (!layer.gated_attention) return attended;
     return gpu_.GatedAttention(attended, gpu_.Product(At(w.attn_gate.data), x));
   }
@@ -545,6 +641,37 @@ std::vector<ModelForm> AllForms() {
                                 .normalise = true};
              });
            }},
+      // The same with a block that predicts tokens: with the model's head, and with its own.
+      {.name = "qwen35_predicts",
+       .predicts = true,
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [&](LayerSpec& layer, int i) {
+               MakeHybrid(spec, HeadPairing::kModulo, i, layer);
+             });
+           }},
+      {.name = "glm4moe_predicts",
+       .qkv_biases = true,
+       .selection_bias = true,
+       .predicts = true,
+       .own_head = true,
+       .change =
+           [=](ModelSpec& spec) {
+             each(spec, [](LayerSpec& layer, int i) {
+               layer.qk_norm = QkNorm::kHead;
+               if (i == 0) return;
+               layer.ffn = 0;
+               layer.experts = {.count = 8,
+                                .used = 2,
+                                .ffn = 256,
+                                .shared_ffn = 768,
+                                .score = RouterScore::kSigmoid,
+                                .groups = 2,
+                                .groups_used = 1,
+                                .normalise = true,
+                                .scale = 2.5f};
+             });
+           }},
       {.name = "biases", .qkv_biases = true, .other_biases = true},
       // All at once: the branches have a bias, a norm and a scale.
       {.name = "scaled_branches",
@@ -589,7 +716,7 @@ StepShape PromptStep(int tokens, int logit_rows) {
 
 CheckedModel::CheckedModel(const ModelCase& c)
     : spec_(SpecOf(c)),
-      weights_(Placed(spec_, WeightsOf(c, spec_))),
+      weights_(Placed(c, spec_)),
       buffers_(spec_, weights_,
                {.max_tokens = kMostTokens,
                 .max_seqs = kMostSeqs,
@@ -605,6 +732,14 @@ CheckedModel::CheckedModel(const ModelCase& c)
       forward_(spec_, weights_, buffers_, kv_, states_, device_),
       gpu_(spec_, weights_, buffers_, kv_, states_, kernels_) {}
 
+absl::Status CheckedModel::EnqueueBlock(const TableLayout& tables, const StepShape& step,
+                                        cudaStream_t stream) {
+  const StepDraws draws = tables.step_draws(buffers_);
+  ORCD_RETURN_IF_ERROR(forward_.FollowSequences(draws, step, stream));
+  return forward_.Predict(draws, tables.predictions(), PredictedRows(step), Nowhere<DrawResult>(13),
+                          kMostSeqs, stream);
+}
+
 std::string CheckedModel::Check(const StepShape& step,
                                 const std::function<void(const Recorded&)>& fault) {
   // Two steps are in flight, each with its tables.
@@ -614,7 +749,8 @@ std::string CheckedModel::Check(const StepShape& step,
                              .max_window_blocks = 500,
                              .max_biases = 100,
                              .mask_words = static_cast<int64_t>(TokenMask::WordsFor(spec_.vocab)),
-                             .recurrent = spec_.recurrent()};
+                             .recurrent = spec_.recurrent(),
+                             .max_predicting = weights_.predict_block() ? kMostSeqs : 0};
   const auto tables_of = [&](int which) {
     return TableLayout(step, limits, Nowhere(4) + which * TableBytes(limits));
   };
@@ -630,6 +766,10 @@ std::string CheckedModel::Check(const StepShape& step,
         SampleArgsOf(tables, step, buffers_, spec_, kv_.whole.block_tokens, nullptr);
     static_cast<void>(kernels_.sample(draws, device_.traits, stream));
   }
+  if (weights_.predict_block()) {
+    const absl::Status followed = EnqueueBlock(tables, step, stream);
+    if (!followed.ok()) return followed.ToString();
+  }
   if (step.drafts && spec_.recurrent()) {
     const DeltaReplayArgs::Replay first = {.slot = 0, .first_draft = 0, .drafts = 1, .position = 1};
     static_cast<void>(forward_.Replay({&first, 1}, which, stream));
@@ -638,7 +778,9 @@ std::string CheckedModel::Check(const StepShape& step,
   gpu_.Run();
   const Expected expected = Definition(gpu_, spec_, weights_, kernels_.fuses).Of(step);
   for (int layer = 0; layer < spec_.num_layers() && gpu_.problem().empty(); ++layer) {
-    const Symbol found = gpu_.keys_and_values(layer);
+    const bool of_block = layer == static_cast<int>(expected.keys_and_values.size()) - 1 &&
+                          weights_.predict_block().has_value();
+    const Symbol found = of_block ? gpu_.followed() : gpu_.keys_and_values(layer);
     if (found != expected.keys_and_values[layer]) {
       return absl::StrCat("layer ", layer, " has keys and values ",
                           gpu_.symbols().Describe(found, 8));
@@ -651,6 +793,14 @@ std::string CheckedModel::Check(const StepShape& step,
   }
   if (!gpu_.problem().empty()) return gpu_.problem();
   if (gpu_.told_load() != expected.choice) return "the host gets another load of experts";
+  if (gpu_.kept_hidden() != expected.kept_hidden) return "slots keep other hidden states";
+  for (size_t i = 0; i < expected.predicted_from.size(); ++i) {
+    if (i == gpu_.predicted_from().size()) return "too few are predicted";
+    const Symbol from = gpu_.predicted_from()[i];
+    if (from != expected.predicted_from[i]) {
+      return absl::StrCat("prediction ", i, " is made from ", gpu_.symbols().Describe(from, 12));
+    }
+  }
   if (step.logit_rows == 0) return "";
   const Symbol logits = gpu_.drawn_from();
   if (logits < 0) return "nothing is drawn";

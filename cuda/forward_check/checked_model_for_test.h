@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "cuda/device.h"
 #include "cuda/device_weights.h"
 #include "cuda/forward.h"
@@ -25,6 +26,9 @@ struct ModelForm {
   // The output of attention, gate, up and down have biases; of experts, their router as well.
   bool other_biases = false;
   bool selection_bias = false;
+  // A block predicts tokens. It has the model's embedding and head, or its own.
+  bool predicts = false;
+  bool own_head = false;
   // May change a spec whose layers are alike and have no norms or rules of their own.
   std::function<void(ModelSpec& spec)> change = {};
 };
@@ -79,6 +83,10 @@ class CheckedModel {
   std::string Check(const StepShape& step, const std::function<void(const Recorded&)>& fault = {});
 
  private:
+  // Enqueues what follows a step and its draws.
+  absl::Status EnqueueBlock(const TableLayout& tables, const StepShape& step, cudaStream_t stream);
+
+  // With the block's layer, if one predicts.
   const ModelSpec spec_;
   const DeviceWeights weights_;
   const ForwardBuffers buffers_;

@@ -136,7 +136,7 @@ class SymbolicGpu::Launch {
   int ExpectWrites(const Args& args) {
     const LayerSpec& layer = gpu_.layer_;
     const int of = ExpectLayer(args.step, args.kv, args.layer);
-    Expect(args.not_finite == gpu_.buffers_.not_finite, "marks of values that are not finite");
+    Expect(args.not_finite == gpu_.MarksOf(of), "marks of values that are not finite");
     Expect(args.qkv.heads == layer.heads && args.qkv.kv_heads == layer.kv_heads &&
                args.qkv.head_dim == layer.head_dim,
            "heads");
@@ -297,6 +297,7 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   }
   PlaceVector("output_norm", weights.output_norm(), spec.hidden);
   if (&weights.output() != &weights.embedding()) PlaceMatrix("output", weights.output());
+  if (weights.predict_block()) PlacePredictBlock(weights);
   for (size_t i = 0; const RopeSpec& rope : RopesOf(spec)) {
     memory_.Write(Address(buffers.angles[i++]), 4, {Angles(rope)});
   }
@@ -324,6 +325,25 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
 
 SymbolicGpu::~SymbolicGpu() { current = nullptr; }
 
+void SymbolicGpu::PlacePredictBlock(const DeviceWeights& weights) {
+  const DevicePredictBlock& block = *weights.predict_block();
+  const TiledMatrix& projection = block.projection;
+  PlaceMatrix("projection", projection, Splits(projection.row_tiles(), projection.cols));
+  PlaceVector("embedding_norm", block.embedding_norm, spec_.hidden);
+  PlaceVector("hidden_norm", block.hidden_norm, spec_.hidden);
+  if (block.output_norm != weights.output_norm()) {
+    PlaceVector("block_output_norm", block.output_norm, spec_.hidden);
+  }
+  if (block.own_embedding.rows > 0) PlaceMatrix("block_embedding", block.own_embedding);
+  if (block.own_output.rows > 0) PlaceMatrix("block_output", block.own_output);
+  has_block_ = true;
+}
+
+const int32_t* SymbolicGpu::MarksOf(int layer) const {
+  const bool of_block = has_block_ && layer == spec_.num_layers() - 1;
+  return of_block ? buffers_.predict.not_finite : buffers_.not_finite;
+}
+
 void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape, int turn,
                             cudaStream_t stream) {
   ++step_;
@@ -339,6 +359,12 @@ void SymbolicGpu::BeginStep(const TableLayout& tables, const StepShape& shape, i
   std::fill(recurrent_states_.begin(), recurrent_states_.end(), -1);
   told_load_ = -1;
   drawn_from_ = -1;
+  follows_ = false;
+  predicts_ = false;
+  followed_ = -1;
+  kept_hidden_ = -1;
+  predicted_from_.clear();
+  if (has_block_) memory_.Write(Address(buffers_.predict.of_slots), 4, {SlotsBefore()});
 }
 
 void SymbolicGpu::Run() {
@@ -435,6 +461,7 @@ Symbol SymbolicGpu::AddBranch(Launch& launch, const NormArgs& args, int tokens, 
 
 void SymbolicGpu::Perform(const NormArgs& args) {
   Launch launch(*this, "a norm");
+  if (args.rows != nullptr) rows_ = shape_.logit_rows;
   launch.ExpectRows(args.tokens);
   launch.Expect(args.eps == spec_.norm_eps, "epsilon");
   launch.Expect(args.rows == nullptr || args.rows == tables_.logit_tokens, "tables");
@@ -795,7 +822,7 @@ void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
   // Rows that were gathered are no longer the step's tokens.
   const bool gathered = shape_.logit_rows == rows_ && shape_.logit_rows < shape_.tokens;
   launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");
-  launch.Expect(args.load == buffers_.experts.load, "counters");
+  launch.Expect(args.load == (follows_ ? nullptr : buffers_.experts.load), "counters");
   launch.Expect(args.tile_rows == ExpertTileRows(spec, args.tokens), "rows of a tile");
   const int outputs = RouterOutputs(spec);
   const Symbol logits =
@@ -1041,6 +1068,7 @@ void SymbolicGpu::Perform(const ScaleLogitsArgs& args) {
 }
 
 void SymbolicGpu::Perform(const SampleArgs& args) {
+  if (predicts_) return PerformPrediction(args);
   Launch launch(*this, "the sampler");
   rows_ = shape_.logit_rows;
   launch.ExpectRows(args.rows);
@@ -1056,6 +1084,100 @@ void SymbolicGpu::Perform(const SampleArgs& args) {
   launch.Expect(args.logits == buffers_.logits && args.vocab == spec_.vocab, "logits");
   if (drawn_from_ >= 0) launch.Complain("draws again");
   drawn_from_ = LogitsHeld(launch, args.rows);
+}
+
+void SymbolicGpu::PerformPrediction(const SampleArgs& args) {
+  Launch launch(*this, "the sampler of predictions");
+  launch.ExpectRows(args.rows);
+  launch.ExpectTables(args.step);
+  launch.Expect(args.draws == layout_->predict_draws, "draws");
+  launch.Expect(args.not_finite == buffers_.predict.no_marks,
+                "marks of values that are not finite");
+  launch.Expect(args.last_sample == buffers_.predict.predicted, "samples");
+  launch.Expect(args.logits == buffers_.logits && args.vocab == spec_.vocab, "logits");
+  predicted_from_.push_back(LogitsHeld(launch, args.rows));
+  launch.Write(args.last_sample, int64_t{args.rows} * 4, {Drawn(predicted_from_.back())});
+}
+
+Symbol SymbolicGpu::ExpectDraws(Launch& launch, const StepDraws& of) {
+  const StepTables tables = layout_->tables();
+  launch.Expect(of.step.tokens == tables.tokens && of.step.sequences == tables.sequences, "tables");
+  launch.Expect(of.runs.runs == layout_->runs && of.runs.run_of_token == layout_->run_of_token,
+                "runs");
+  launch.Expect(of.draws == layout_->draws, "draws");
+  launch.Expect(of.last_sample == buffers_.last_sample, "samples");
+  return drawn_from_ < 0 ? -1 : Drawn(drawn_from_);
+}
+
+void SymbolicGpu::Perform(const PredictInputsArgs& args) {
+  Launch launch(*this, "the inputs of predictions");
+  follows_ = true;
+  if (!predicts_) rows_ = shape_.tokens;
+  launch.ExpectTables(args.step);
+  launch.ExpectRows(args.tokens);
+  launch.Expect(args.eps == spec_.norm_eps && args.hidden == spec_.hidden, "norm");
+  PredictParts of;
+  if (args.states.of_slots != nullptr) of.slots = launch.Whole(args.states.of_slots, 4, "states");
+  const auto* const rows = memory_.Find(Address(args.states.rows));
+  if (predicts_) {
+    launch.Expect(args.runs.runs == nullptr, "runs");
+    of.tokens = launch.Whole(args.step.tokens, args.tokens * int64_t{sizeof(TokenEntry)}, "tokens");
+    launch.Expect(launch.Whole(args.step.sequences, args.tokens * int64_t{sizeof(SequenceEntry)},
+                               "sequences") == of.tokens,
+                  "sequences");
+    // Fewer rows than before may follow.
+    if (of.slots < 0) {
+      launch.Expect(rows != nullptr && rows->content.part == 0, "hidden states");
+      if (rows != nullptr) of.rows = rows->content.symbol;
+    }
+  } else {
+    launch.Expect(
+        args.runs.runs == layout_->runs && args.runs.run_of_token == layout_->run_of_token, "runs");
+    launch.Expect(args.block_token_ids == buffers_.block_token_ids &&
+                      args.block_tokens == kv_.whole.block_tokens,
+                  "ids of tokens in blocks");
+    // The ids are there once tokens have been embedded, however they were drawn.
+    of.tokens = StepTokens();
+    of.rows =
+        launch.Whole(args.states.rows, int64_t{args.tokens} * args.hidden * 4, "hidden states");
+  }
+  const TiledMatrix& matrix = args.embedding;
+  const Symbol embedding = launch.Read(matrix.data, matrix.tile_bytes(), "a row tile").symbol;
+  const Symbol pairs = Pairs(embedding, launch.Vector(args.embedding_norm, args.hidden, "a norm"),
+                             launch.Vector(args.hidden_norm, args.hidden, "a norm"), of);
+  launch.WriteColumns(args.pairs, 2 * args.hidden, {pairs});
+  launch.Write(args.residual, int64_t{args.tokens} * args.hidden * 4, {Zeros()});
+}
+
+void SymbolicGpu::Perform(const KeepHiddenArgs& args) {
+  Launch launch(*this, "keeping hidden states");
+  const Symbol drawn = ExpectDraws(launch, args.of);
+  launch.Expect(args.runs == shape_.sequences, "runs");
+  launch.Expect(shape_.logit_rows == 0 || drawn >= 0, "time: nothing has been drawn");
+  const Symbol rows =
+      launch.Whole(args.states.rows, int64_t{shape_.tokens} * args.hidden * 4, "hidden states");
+  kept_hidden_ = Kept(rows, drawn);
+  launch.Write(args.states.of_slots, 4, {kept_hidden_});
+  followed_ = keys_and_values_.back();
+}
+
+void SymbolicGpu::Perform(const PredictTokensArgs& args) {
+  Launch launch(*this, "the tokens of predictions");
+  const Symbol drawn = ExpectDraws(launch, args.of);
+  launch.Expect(drawn >= 0, "time: nothing has been drawn");
+  launch.Expect(args.entries == layout_->predicting, "entries");
+  launch.Expect(args.before == static_cast<int>(predicted_from_.size()), "number");
+  launch.Expect(args.predicted == buffers_.predict.predicted, "predictions");
+  const Symbol tokens = args.before == 0 ? drawn : Drawn(predicted_from_.back());
+  launch.Write(args.tokens, args.count * int64_t{sizeof(TokenEntry)}, {tokens});
+  launch.Write(args.sequences, args.count * int64_t{sizeof(SequenceEntry)}, {tokens});
+  // From here on, launches are those of a step of one token a sequence.
+  predicts_ = true;
+  rows_ = args.count;
+  shape_ = DecodeShape(args.count, layer_);
+  tables_.tokens = args.tokens;
+  tables_.sequences = args.sequences;
+  tables_.logit_tokens = nullptr;
 }
 
 void SymbolicGpu::Perform(const DequantiseArgs& args) {
@@ -1128,6 +1250,16 @@ cudaError_t LaunchDeltaReplay(const DeltaReplayArgs& args, cudaStream_t stream) 
   return Record(args, stream);
 }
 cudaError_t LaunchGateAttention(const GateAttentionArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+
+cudaError_t LaunchPredictInputs(const PredictInputsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchKeepHidden(const KeepHiddenArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchPredictTokens(const PredictTokensArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
 

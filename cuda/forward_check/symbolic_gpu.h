@@ -22,6 +22,7 @@
 #include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/matmul.h"
+#include "cuda/kernels/common/predict.h"
 #include "cuda/kernels/common/sample.h"
 #include "cuda/kernels/common/step.h"
 #include "cuda/step_tables.h"
@@ -52,7 +53,7 @@ struct KernelLaunch {
                DequantiseArgs, RouterArgs, ChooseExpertsArgs, GatherExpertRowsArgs,
                ExpertMatmulArgs, CombineExpertsArgs, DeltaInputsLaunch, DeltaRuleLaunch,
                DeltaGateLaunch, DeltaTokenLaunch, DeltaReplayArgs, GateAttentionArgs,
-               ScaleLogitsArgs, SampleArgs>
+               ScaleLogitsArgs, SampleArgs, PredictInputsArgs, KeepHiddenArgs, PredictTokensArgs>
       args;
   cudaStream_t stream;
 };
@@ -80,6 +81,15 @@ struct DeltaSymbols {
   Symbol rates = -1;
   Symbol convolved = -1;
   Symbol factors = -1;
+};
+
+// The expressions of which the inputs of the block that predicts tokens are made; -1 for those that
+// a launch does without.
+struct PredictParts {
+  Symbol tokens = -1;
+  // Hidden states: of slots, and of rows.
+  Symbol slots = -1;
+  Symbol rows = -1;
 };
 
 // One instance at a time, on one thread: launches go to the latest. Addresses of the step's tables,
@@ -112,6 +122,11 @@ class SymbolicGpu {
   Symbol told_load() const { return told_load_; }
   // The expression of the logits from which the step's tokens were drawn; -1 if none were.
   Symbol drawn_from() const { return drawn_from_; }
+  // Of the block that predicts tokens: its keys and values of the step's tokens, what slots keep,
+  // and the logits of predictions, in their order.
+  Symbol followed() const { return followed_; }
+  Symbol kept_hidden() const { return kept_hidden_; }
+  const std::vector<Symbol>& predicted_from() const { return predicted_from_; }
   // The first error of the step; empty if there is none.
   const std::string& problem() const { return problem_; }
 
@@ -150,9 +165,9 @@ class SymbolicGpu {
   Symbol QuerySplit(int layer) { return symbols_.Make(absl::StrCat("parts of queries ", layer)); }
   // `sinks` is -1 if there are none.
   Symbol Attention(Symbol qkv, Symbol sinks, const AttentionRule& rule) {
-    return symbols_.Make(
-        absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ", rule.window),
-        {qkv, sinks});
+    return symbols_.Make(absl::StrCat("attention ", rule.score_scale, " ", rule.score_softcap, " ",
+                                      rule.window, " ", rule.first_key),
+                         {qkv, sinks});
   }
   // Experts; -1 stands for what they do without.
   Symbol RouterLogits(Symbol weights, Symbol x, Symbol bias) {
@@ -198,6 +213,21 @@ class SymbolicGpu {
   Symbol ScaledLogits(Symbol product, float scale, float softcap) {
     return symbols_.Make(absl::StrCat("logits ", scale, " ", softcap), {product});
   }
+  // The block that predicts tokens.
+  Symbol SlotsBefore() {
+    return symbols_.Make(absl::StrCat("hidden states of slots before step ", step_));
+  }
+  Symbol StepTokens() { return symbols_.Make(absl::StrCat("ids of step ", step_)); }
+  // The tokens that were drawn from `logits`.
+  Symbol Drawn(Symbol logits) { return symbols_.Make("drawn", {logits}); }
+  Symbol Pairs(Symbol embedding, Symbol embedding_norm, Symbol hidden_norm,
+               const PredictParts& of) {
+    return symbols_.Make("pairs",
+                         {embedding, embedding_norm, hidden_norm, of.tokens, of.slots, of.rows});
+  }
+  Symbol Zeros() { return symbols_.Make("zeros"); }
+  // `drawn` is -1 if the step draws nothing.
+  Symbol Kept(Symbol rows, Symbol drawn) { return symbols_.Make("kept", {rows, drawn}); }
 
  private:
   class Launch;
@@ -235,6 +265,10 @@ class SymbolicGpu {
   void Perform(const GateAttentionArgs& args);
   void Perform(const ScaleLogitsArgs& args);
   void Perform(const SampleArgs& args);
+  void Perform(const PredictInputsArgs& args);
+  void Perform(const KeepHiddenArgs& args);
+  void Perform(const PredictTokensArgs& args);
+  void PerformPrediction(const SampleArgs& args);
 
   // `matrix` has no rows if the model lacks it. Of experts, it has `stored_rows` rows each.
   void PlaceMatrix(const std::string& name, const TiledMatrix& matrix, int splits = 1,
@@ -265,6 +299,11 @@ class SymbolicGpu {
   Symbol ReadConvolved(Launch& launch, const DeltaArgs& args, Symbol u, int layer);
   Symbol ReadFactors(Launch& launch, const DeltaArgs& args, Symbol& rates);
   void MoveState(Launch& launch, const DeltaSymbols& of, int layer);
+  // Checks what a launch knows of the step's draws. Returns the tokens drawn; -1: there are none.
+  Symbol ExpectDraws(Launch& launch, const StepDraws& of);
+  // Where the layer's keys and values that are not finite are marked.
+  const int32_t* MarksOf(int layer) const;
+  void PlacePredictBlock(const DeviceWeights& weights);
   // Adds the branch of `args`, if it has one, to `residual`.
   Symbol AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual);
   // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
@@ -310,6 +349,14 @@ class SymbolicGpu {
   // Rows of a tile of the last choice of experts.
   int tile_rows_ = 0;
   Symbol drawn_from_ = -1;
+  // Of the block that predicts tokens, whose layer is the model's last.
+  bool has_block_ = false;
+  // True once a launch of the block has run in the step, and once one of predictions has.
+  bool follows_ = false;
+  bool predicts_ = false;
+  Symbol followed_ = -1;
+  Symbol kept_hidden_ = -1;
+  std::vector<Symbol> predicted_from_;
   // Products with a RoPE epilogue by their first row, until those of q, k and v have all run.
   std::map<int, Symbol> qkv_products_;
   int step_ = 0;

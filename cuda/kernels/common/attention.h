@@ -52,8 +52,8 @@ struct AttentionRule {
 constexpr bool IsPlain(const AttentionRule& rule, int head_dim) {
   const float square = rule.score_scale * rule.score_scale * static_cast<float>(head_dim);
   return (head_dim == 64 || head_dim == 128) && rule.score_scale > 0 && square > 1 - 1e-6f &&
-         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0 && rule.sinks == nullptr &&
-         rule.first_key == 0;
+         square < 1 + 1e-6f && rule.score_softcap == 0 && rule.window == 0 &&
+         rule.sinks == nullptr && rule.first_key == 0;
 }
 
 // First position that a query at `position` sees.

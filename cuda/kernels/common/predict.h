@@ -28,11 +28,11 @@ struct StepDraws {
   const int32_t* last_sample = nullptr;  // [slots]; a draft has one of its own
 };
 
-// Hidden states: what the model's head takes, or for further predictions what the block's own takes,
-// before it becomes F16.
+// Hidden states: what the model's head takes, or for further predictions what the block's own
+// takes, before it becomes F16.
 struct HiddenStates {
   // That of each slot's last position; null: see PredictInputsArgs.
-  float* of_slots = nullptr;      // [slots, hidden]
+  float* of_slots = nullptr;    // [slots, hidden]
   const float* rows = nullptr;  // [rows, hidden]
 };
 
@@ -40,9 +40,9 @@ struct HiddenStates {
 // hidden state before it. Also clears the rows of the residual, to which the projection is added.
 struct PredictInputsArgs {
   // With runs, the rows are the tokens of a step, whose ids are in the KV blocks. The hidden state
-  // before the first token of a run is the slot's, or zeros if the sequence starts; that before each
-  // other token is the row before. Without, a row is the one token of a sequence, and the hidden
-  // state before it the slot's or, if of_slots are null, the row itself.
+  // before the first token of a run is the slot's, or zeros if the sequence starts; that before
+  // each other token is the row before. Without, a row is the one token of a sequence, and the
+  // hidden state before it the slot's or, if of_slots are null, the row itself.
   StepTables step = {};
   StepRuns runs = {};
   const int32_t* block_token_ids = nullptr;

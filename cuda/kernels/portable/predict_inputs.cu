@@ -1,9 +1,9 @@
 // The inputs of the block that predicts tokens (LaunchPredictInputs, predict.h): norms of a token's
 // embedding and of the hidden state before it.
 //
-// grid (rows, halves of a pair); 256 threads, whatever the hidden size, so that sums have one order.
-// The half's values are in shared memory between the sum of squares and the norm. Floor: a row: one
-// quantised row and hidden * 4 bytes read, hidden * 8 written.
+// grid (rows, halves of a pair); 256 threads, whatever the hidden size, so that sums have one
+// order. The half's values are in shared memory between the sum of squares and the norm. Floor: a
+// row: one quantised row and hidden * 4 bytes read, hidden * 8 written.
 //
 // The tables of a launch without runs were written by the kernel before, and later kernels read
 // tables, keys and values before they wait (attention.h). So this one lets the next begin only once

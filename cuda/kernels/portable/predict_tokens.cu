@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t LaunchPredictTokens(const PredictTokensArgs& args, cudaStream_t stream) {
-  return LaunchInDecode(PredictTokensKernel, dim3((args.count + kThreads - 1) / kThreads),
-                        kThreads, 0, stream, args);
+  return LaunchInDecode(PredictTokensKernel, dim3((args.count + kThreads - 1) / kThreads), kThreads,
+                        0, stream, args);
 }
 
 }  // namespace orcd::cuda
