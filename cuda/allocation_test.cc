@@ -77,6 +77,8 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
   options.max_seqs = 4;
   options.max_step_tokens = 256;
   options.kv_cache_bytes = 128 << 20;
+  // Where the file has a block for that.
+  options.predict = true;
   NullLoadObserver observer;
   auto created = CreateBackendForTest(model, options, observer);
   ASSERT_TRUE(created.ok()) << created.status();
@@ -113,6 +115,7 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
                                             {&kPreviousSample, 1}, blocks[s]));
       batch.seqs.back().sample = true;
     }
+    batch.seqs[2].predictions = std::min(step % 3, backend.info().max_predictions);
     StepSequence& masked = batch.seqs[1];
     masked.mask_follows = step % 3 == 2;
     if (!masked.mask_follows) masked.mask = mask;
@@ -133,7 +136,9 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
     seq.sample = true;
     seq.drafts = std::span(some_tokens).subspan(1);
     seq.draft_masks = no_masks;
-    RunStep(backend, {seq});
+    seq.predictions = std::min(3, backend.info().max_predictions);
+    const PartResult part = RunStep(backend, {seq}).parts.at(0);
+    EXPECT_EQ(part.predictions.size(), static_cast<size_t>(seq.predictions));
   };
   start_another();
   int step = 0;

@@ -21,6 +21,7 @@
 #include "cuda/shaped_model_for_test.h"
 #include "runtime/backend/conformance_for_test.h"
 #include "runtime/backend/draft_conformance_for_test.h"
+#include "runtime/backend/prediction_conformance_for_test.h"
 #include "runtime/backend/state_conformance_for_test.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/cpu/model_for_test.h"
@@ -714,6 +715,7 @@ struct CudaHybridKind : CudaKind {
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, BackendConformanceTest, CudaHybridKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, DraftConformanceTest, CudaHybridKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, StateConformanceTest, CudaHybridKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybrid, PredictionConformanceTest, CudaHybridKind);
 
 // The same with experts, and with value heads that pair with key heads the other way.
 struct CudaHybridExpertsKind : CudaKind {
@@ -728,6 +730,108 @@ struct CudaHybridExpertsKind : CudaKind {
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, BackendConformanceTest, CudaHybridExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, DraftConformanceTest, CudaHybridExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, StateConformanceTest, CudaHybridExpertsKind);
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, PredictionConformanceTest, CudaHybridExpertsKind);
+
+// Attention and experts in the block that predicts.
+struct CudaPredictingExpertsKind : CudaKind {
+  static const std::shared_ptr<const Model>& model() {
+    static const std::shared_ptr<const Model> model = NanoModel("Q8_0", "glm4moe");
+    return model;
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    return MakeBackend(model(), options);
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(CudaPredictingExperts, PredictionConformanceTest,
+                               CudaPredictingExpertsKind);
+
+class CudaPredictionTest : public GpuTest {};
+
+TEST_F(CudaPredictionTest, IsThereIfTheFileHasABlockAndItIsAskedFor) {
+  BackendOptions options = OptionsFor(4, 128);
+  options.kv_cache_bytes = 4 << 20;
+  for (const auto& model : {CudaHybridKind::model(), CudaPredictingExpertsKind::model()}) {
+    options.predict = false;
+    const auto plain = MakeBackend(model, options);
+    options.predict = true;
+    const auto predicting = MakeBackend(model, options);
+    ASSERT_TRUE(plain != nullptr && predicting != nullptr);
+    EXPECT_EQ(plain->info().max_predictions, 0);
+    EXPECT_EQ(predicting->info().max_predictions, 16);
+    EXPECT_LT(predicting->info().kv_blocks, plain->info().kv_blocks);
+    EXPECT_GT(predicting->info().weights_bytes, plain->info().weights_bytes);
+  }
+  options.predict = true;
+  const auto without = MakeBackend(CudaKind::model(), options);
+  ASSERT_NE(without, nullptr);
+  EXPECT_EQ(without->info().max_predictions, 0);
+}
+
+// The load of experts is that of the model's layers, whether tokens are predicted or not, and a
+// step that predicts says how long that took.
+TEST_F(CudaPredictionTest, AreNoPartOfTheLoadOfExpertsAndHaveATime) {
+  BackendOptions options = OptionsFor(4, 128);
+  options.predict = true;
+  auto backend = MakeBackend(CudaPredictingExpertsKind::model(), options);
+  ASSERT_NE(backend, nullptr);
+  const auto prompt = TestTokens(20);
+  const auto blocks = BlockRange(0, 4);
+  StepSequence seq = StartSequence(0, prompt, blocks);
+  seq.sample = true;
+  for (const int predictions : {0, 3}) {
+    seq.predictions = predictions;
+    const StepResult result = RunStep(*backend, {seq});
+    EXPECT_EQ(result.parts.at(0).predictions.size(), static_cast<size_t>(predictions));
+    EXPECT_EQ(result.prediction_seconds > 0, predictions > 0);
+    EXPECT_LT(result.prediction_seconds, 1);
+    const ModelSpec& spec = CudaPredictingExpertsKind::model()->spec();
+    const auto layers = std::ranges::count_if(
+        spec.layers, [](const LayerSpec& layer) { return layer.experts.count > 0; });
+    EXPECT_EQ(result.expert_load.tokens, prompt.size() * layers * spec.layers.back().experts.used);
+  }
+}
+
+// A step whose masks follow predicts as one whose masks came with it, and so does one that was
+// launched before the step before was waited for.
+TEST_F(CudaPredictionTest, TheWayDoesNotMatter) {
+  BackendOptions options = OptionsFor(4, 128);
+  options.predict = true;
+  const auto model = CudaHybridKind::model();
+  const auto prompt = TokensOf(*model, 20, 1);
+  const auto blocks = BlockRange(0, 4);
+  const std::vector<uint32_t> words = AllBut(std::vector<int32_t>{5, 6}, model->spec().vocab);
+  const TokenMask mask = {words};
+  std::vector<std::vector<std::vector<int32_t>>> predicted;
+  for (const int way : {0, 1, 2}) {
+    auto backend = MakeBackend(model, options);
+    ASSERT_NE(backend, nullptr);
+    std::vector<std::vector<int32_t>>& of_way = predicted.emplace_back();
+    int launched = 0;
+    for (int step = 0; step < 12; ++step) {
+      StepSequence seq = step == 0 ? StartSequence(0, prompt, blocks)
+                                   : ContinueSequence(0, 19 + step, {&kPreviousSample, 1}, blocks);
+      seq.sample = true;
+      seq.predictions = 2;
+      seq.mask_follows = way == 1;
+      if (way != 1) seq.mask = mask;
+      ASSERT_TRUE(backend->Launch({.seqs = {seq}}).ok());
+      if (way == 1) ASSERT_TRUE(backend->GiveMasks({&mask, 1}).ok());
+      if (++launched < (way == 2 ? 2 : 1)) continue;
+      const auto result = backend->Wait();
+      ASSERT_TRUE(result.ok()) << result.status();
+      of_way.push_back(result->parts.at(0).predictions);
+      --launched;
+    }
+    if (launched > 0) {
+      const auto result = backend->Wait();
+      ASSERT_TRUE(result.ok()) << result.status();
+      of_way.push_back(result->parts.at(0).predictions);
+    }
+    ASSERT_EQ(of_way.size(), 12u);
+    for (const auto& tokens : of_way) EXPECT_EQ(tokens.size(), 2u);
+    EXPECT_EQ(of_way, predicted[0]) << way;
+  }
+}
 
 // Recurrent states, which Backend::RecurrentState shows.
 class CudaStateTest : public GpuTest, public CudaHybridKind {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 #include "cuda/oracle_files_for_test.h"
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/cpu/plain_moe_file_for_test.h"
+#include "runtime/cpu/predictor.h"
 #include "runtime/model/model.h"
 #include "testing/numpy.h"
 #include "testing/oracle_state.h"
@@ -47,15 +49,18 @@ std::vector<int32_t> ReadTokens(const std::string& path) {
 }
 
 // For one sequence of `tokens` tokens.
-std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int tokens) {
+BackendOptions OptionsOf(int tokens) {
   BackendOptions options;
   options.max_seqs = 1;
   options.max_step_tokens = tokens;
   // The oracle takes LongRoPE's factors for as many positions as there are tokens.
   options.max_context = tokens;
   options.kv_cache_bytes = int64_t{64} << 20;
+  return options;
+}
+std::unique_ptr<Backend> BackendFor(const std::shared_ptr<const Model>& model, int tokens) {
   NullLoadObserver observer;
-  auto backend = CreateBackendForTest(model, options, observer);
+  auto backend = CreateBackendForTest(model, OptionsOf(tokens), observer);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
 }
@@ -190,6 +195,108 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
   }
   std::printf("%s drawn: NMSE %.2e\n", GetParam(), squared / reference);
   EXPECT_LE(squared / reference, kNmse);
+}
+
+class HiddenTap : public ActivationTap {
+ public:
+  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
+    if (point == TapPoint::kOutputNorm) hidden.insert(hidden.end(), values.begin(), values.end());
+  }
+  std::vector<float> hidden;
+};
+
+// The likeliest token, or nothing if rounding may decide between it and another.
+std::optional<int32_t> Likeliest(std::span<const float> logits) {
+  constexpr double kMargin = 0.03;
+  double squares = 0;
+  for (const float logit : logits) squares += Square(logit);
+  const auto most = std::ranges::max_element(logits);
+  const double least = double{*most} - kMargin * std::sqrt(squares / std::ssize(logits));
+  if (std::ranges::count_if(logits, [&](float logit) { return logit >= least; }) > 1) return {};
+  return static_cast<int32_t>(most - logits.begin());
+}
+
+// A file with a block that predicts tokens.
+class GpuPredictOracleTest : public GpuTest, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Files, GpuPredictOracleTest,
+                         ::testing::Values("hybrid/qwen35-mtp-F16", "arch2/glm4moe-mtp-F16"),
+                         OracleFileName);
+
+// Masks make each draw the oracle's next token, in steps with a prompt, with a token and with
+// drafts, of which the last is wrong. The first prediction is the oracle's, and the second follows
+// from it as on the CPU.
+TEST_P(GpuPredictOracleTest, StepsPredictTheSame) {
+  if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
+  const std::filesystem::path path = std::filesystem::path(OracleDir()) / GetParam();
+  const std::vector<int32_t> tokens = ReadTokens(path.parent_path() / "tokens.txt");
+  const auto count = static_cast<int>(tokens.size());
+  const auto model = LoadModel(path.string() + ".gguf", /*with_text=*/false);
+  ASSERT_NE(model, nullptr);
+  const auto hidden_size = static_cast<size_t>(model->spec().hidden);
+  const auto vocab = static_cast<size_t>(model->spec().vocab);
+  BackendOptions options = OptionsOf(count);
+  const auto blocks = BlocksOf(tokens.size());
+  HiddenTap tap;
+  const auto on_cpu = cpu::MakeTestBackend(model, options);
+  ASSERT_NE(on_cpu, nullptr);
+  RunStep(*on_cpu, {StartSequence(0, tokens, blocks)}, &tap);
+  auto predictor = CreateCpuPredictor(model, KvType::kF32, count, 2);
+  ASSERT_TRUE(predictor.ok()) << predictor.status();
+  options.predict = true;
+  NullLoadObserver observer;
+  const auto backend = CreateBackendForTest(model, options, observer);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  ASSERT_GE((*backend)->info().max_predictions, 2);
+  const std::span<const int32_t> next = std::span(tokens).subspan(1);
+  const std::vector<float> oracle = ReadNpy(path.string() + ".mtp.npy").As<float>();
+  std::vector<std::vector<uint32_t>> only;
+  for (const int32_t token : tokens) {
+    only.emplace_back(TokenMask::WordsFor(static_cast<int>(vocab)));
+    only.back()[token / 32] = uint32_t{1} << token % 32;
+  }
+
+  int position = 0;
+  int compared = 0;
+  for (int step = 0; position + 14 < count; ++step) {
+    const int known = step % 4 == 0 ? 1 + step % 12 : 1;
+    const int drafts = step % 2 == 1 ? 3 : 0;
+    std::vector<int32_t> guesses(tokens.begin() + position + known,
+                                 tokens.begin() + position + known + drafts);
+    if (drafts > 0) guesses.back() = (guesses.back() + 1) % static_cast<int>(vocab);
+    std::vector<TokenMask> masks;
+    for (int i = 1; i <= drafts; ++i) masks.push_back({only[position + known + i]});
+    StepSequence seq =
+        ContinueSequence(0, position, std::span(tokens).subspan(position, known), blocks);
+    if (position == 0) seq = StartSequence(0, std::span(tokens).first(known), blocks);
+    seq.sample = true;
+    seq.mask = {only[position + known]};
+    seq.drafts = guesses;
+    seq.draft_masks = masks;
+    seq.predictions = 2;
+    const StepResult result = RunStep(**backend, {seq});
+    ASSERT_EQ(result.parts.size(), 1u);
+    const PartResult& part = result.parts.front();
+    const int right = drafts > 0 ? drafts - 1 : 0;
+    ASSERT_EQ(part.samples.size(), static_cast<size_t>(right) + 1);
+    ASSERT_EQ(part.predictions.size(), 2u);
+    position += known + right;
+    // The draw is at this position.
+    const int row = position - 1;
+    const auto first = Likeliest(std::span(oracle).subspan(row * vocab, vocab));
+    if (!first.has_value()) continue;
+    EXPECT_EQ(part.predictions[0], *first) << row;
+    const std::span<const float> all = tap.hidden;
+    (*predictor)->Run(next.first(row), all.first(row * hidden_size), 0);
+    const Predictions of_row =
+        (*predictor)->Run(next.subspan(row, 1), all.subspan(row * hidden_size, hidden_size), row);
+    const Predictions further = (*predictor)->Run({&*first, 1}, of_row.hidden, row + 1);
+    const auto second = Likeliest(further.logits);
+    if (!second.has_value()) continue;
+    EXPECT_EQ(part.predictions[1], *second) << row;
+    ++compared;
+  }
+  EXPECT_GT(compared, 10);
 }
 
 // The recurrent state after 40 tokens, however they are cut into steps.

@@ -471,6 +471,27 @@ std::vector<ModelForm> AllForms() {
   const auto each = [](ModelSpec& spec, const std::function<void(LayerSpec&, int)>& change) {
     for (int i = 0; i < spec.num_layers(); ++i) change(spec.layers[i], i);
   };
+  // The first layer has no experts, and is as wide as none of them.
+  const auto glm4moe = [=](ModelSpec& spec) {
+    each(spec, [](LayerSpec& layer, int i) {
+      layer.qk_norm = QkNorm::kHead;
+      if (i == 0) return;
+      layer.ffn = 0;
+      layer.experts = {.count = 8,
+                       .used = 2,
+                       .ffn = 256,
+                       .shared_ffn = 768,
+                       .score = RouterScore::kSigmoid,
+                       .groups = 2,
+                       .groups_used = 1,
+                       .normalise = true,
+                       .scale = 2.5f};
+    });
+  };
+  // Recurrent layers, of which every fourth has gated attention in its place.
+  const auto qwen35 = [=](ModelSpec& spec) {
+    each(spec, [&](LayerSpec& layer, int i) { MakeHybrid(spec, HeadPairing::kModulo, i, layer); });
+  };
   return {
       {.name = "qwen2", .qkv_biases = true},
       {.name = "llama",
@@ -584,27 +605,7 @@ std::vector<ModelForm> AllForms() {
                    .count = 6, .used = 2, .ffn = 256, .shared_ffn = 512, .shared_gated = true};
              });
            }},
-      // The first layer has no experts, and is as wide as none of them.
-      {.name = "glm4moe",
-       .qkv_biases = true,
-       .selection_bias = true,
-       .change =
-           [=](ModelSpec& spec) {
-             each(spec, [](LayerSpec& layer, int i) {
-               layer.qk_norm = QkNorm::kHead;
-               if (i == 0) return;
-               layer.ffn = 0;
-               layer.experts = {.count = 8,
-                                .used = 2,
-                                .ffn = 256,
-                                .shared_ffn = 768,
-                                .score = RouterScore::kSigmoid,
-                                .groups = 2,
-                                .groups_used = 1,
-                                .normalise = true,
-                                .scale = 2.5f};
-             });
-           }},
+      {.name = "glm4moe", .qkv_biases = true, .selection_bias = true, .change = glm4moe},
       {.name = "gpt_oss",
        .qkv_biases = true,
        .other_biases = true,
@@ -619,14 +620,7 @@ std::vector<ModelForm> AllForms() {
                    .count = 5, .used = 4, .ffn = 160, .score = RouterScore::kSoftmaxOfChosen};
              });
            }},
-      // Recurrent layers, of which every fourth has gated attention in its place.
-      {.name = "qwen35",
-       .change =
-           [=](ModelSpec& spec) {
-             each(spec, [&](LayerSpec& layer, int i) {
-               MakeHybrid(spec, HeadPairing::kModulo, i, layer);
-             });
-           }},
+      {.name = "qwen35", .change = qwen35},
       {.name = "qwen3next",
        .change =
            [=](ModelSpec& spec) {
@@ -641,37 +635,14 @@ std::vector<ModelForm> AllForms() {
                                 .normalise = true};
              });
            }},
-      // The same with a block that predicts tokens: with the model's head, and with its own.
-      {.name = "qwen35_predicts",
-       .predicts = true,
-       .change =
-           [=](ModelSpec& spec) {
-             each(spec, [&](LayerSpec& layer, int i) {
-               MakeHybrid(spec, HeadPairing::kModulo, i, layer);
-             });
-           }},
+      // With a block that predicts tokens: with the model's head, and with its own.
+      {.name = "qwen35_predicts", .predicts = true, .change = qwen35},
       {.name = "glm4moe_predicts",
        .qkv_biases = true,
        .selection_bias = true,
        .predicts = true,
        .own_head = true,
-       .change =
-           [=](ModelSpec& spec) {
-             each(spec, [](LayerSpec& layer, int i) {
-               layer.qk_norm = QkNorm::kHead;
-               if (i == 0) return;
-               layer.ffn = 0;
-               layer.experts = {.count = 8,
-                                .used = 2,
-                                .ffn = 256,
-                                .shared_ffn = 768,
-                                .score = RouterScore::kSigmoid,
-                                .groups = 2,
-                                .groups_used = 1,
-                                .normalise = true,
-                                .scale = 2.5f};
-             });
-           }},
+       .change = glm4moe},
       {.name = "biases", .qkv_biases = true, .other_biases = true},
       // All at once: the branches have a bias, a norm and a scale.
       {.name = "scaled_branches",

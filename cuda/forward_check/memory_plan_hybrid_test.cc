@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
+#include "runtime/model/predict_block.h"
 #include "runtime/model/spec.h"
 #include "runtime/model/weights.h"
 
@@ -88,7 +89,7 @@ Matrix ShapeOf(int rows, int cols, TensorType type) {
 }
 
 // Weights of about the size that Q4_K_M has.
-DeviceWeights WeightsFor(const ModelSpec& spec) {
+ModelWeights ModelWeightsFor(const ModelSpec& spec) {
   constexpr TensorType kType = TensorType::kQ4_K;
   ModelWeights weights;
   weights.token_embd = ShapeOf(spec.vocab, spec.hidden, kType);
@@ -121,7 +122,11 @@ DeviceWeights WeightsFor(const ModelSpec& spec) {
         ShapeOf(experts.shared_ffn, spec.hidden, TensorType::kQ8_0);
     w.experts.shared_down = ShapeOf(spec.hidden, experts.shared_ffn, TensorType::kQ8_0);
   }
-  auto planned = DeviceWeights::Plan(spec, weights, /*readers=*/8);
+  return weights;
+}
+DeviceWeights WeightsFor(const ModelSpec& spec, const PredictBlock* block = nullptr) {
+  auto planned =
+      DeviceWeights::Plan(spec, ModelWeightsFor(spec), /*readers=*/8, /*slab=*/nullptr, block);
   EXPECT_TRUE(planned.ok()) << planned.status();
   return planned.ok() ? *std::move(planned) : DeviceWeights();
 }
@@ -367,6 +372,34 @@ TEST(HybridPlanTest, NamesWhatTheKernelsLack) {
               HasSubstr("a convolution of 9 tokens"));
   EXPECT_THAT(refusal([](ModelSpec& spec) { spec.layers[60].delta.value_heads = 32; }),
               HasSubstr("delta nets of different shapes"));
+}
+
+// Its layer has keys and values in every block, and its rows have hidden states of their own.
+TEST(HybridPlanTest, ABlockThatPredictsIsALayerMore) {
+  for (const ModelSpec& spec : {Qwen35B(), Qwen27B()}) {
+    PredictBlock block;
+    block.spec = spec.layers[3];
+    block.projection = ShapeOf(spec.hidden, 2 * spec.hidden, TensorType::kQ8_0);
+    const ModelSpec with_block = WithBlock(spec, block);
+    const BackendOptions options = ForSequences(64);
+    const MemoryPlan without = Plan(spec, options, Gpu80());
+    const auto planned = PlanMemory(with_block, WeightsFor(with_block, &block), options, Gpu80());
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    const MemoryPlan& plan = *planned;
+    const int64_t attention_layers = spec.num_layers() / 4;
+    EXPECT_EQ(plan.kv.block_bytes.whole * attention_layers,
+              without.kv.block_bytes.whole * (attention_layers + 1));
+    EXPECT_EQ(plan.states.floats, without.states.floats);
+    EXPECT_EQ(plan.step.max_predicting, 64);
+    EXPECT_EQ(without.step.max_predicting, 0);
+    EXPECT_EQ(plan.step.context, plan.forward.context_length);
+    EXPECT_GT(plan.weights_bytes,
+              without.weights_bytes + block.projection.rows * block.projection.cols);
+    // The states of all slots, and of all rows once in F32 and twice in F16.
+    EXPECT_GE(plan.workspace_bytes,
+              without.workspace_bytes + uint64_t{8} * plan.forward.max_tokens * spec.hidden);
+    EXPECT_LE(plan.bytes(), Gpu80().free_bytes);
+  }
 }
 
 // Gated attention has no biases in any file; one of its queries would stand in another order.

@@ -231,6 +231,74 @@ TEST_F(StepTablesTest, RunsAreOfRecurrentLayersAlone) {
   Write();
 }
 
+// Those with more predictions come first, with greedy draws of their own, and their blocks go as
+// far as the predictions.
+TEST_F(StepTablesTest, PredictionsHaveTablesBehindTheMasks) {
+  StepLimits limits = kLimits;
+  limits.max_predicting = 8;
+  limits.context = 1000;
+  std::vector<uint8_t> memory(TableBytes(limits), 0xFF);
+  const TableLayout host(kShape, limits, memory.data());
+  EXPECT_EQ(host.step_runs().saves, nullptr);
+  EXPECT_EQ(TableLayout(kShape, kLimits, memory.data()).predictions().entries, nullptr);
+  const std::vector<int32_t> tokens = {5, 6};
+  const std::vector<int32_t> blocks = {4, 2, 9};
+  const std::vector<int32_t> drafts = {7, 8};
+  const std::vector<TokenMask> masks(2);
+  const auto add = [&](int slot, int position, int predictions) -> StepSequence& {
+    StepSequence seq = ContinueSequence(slot, position, tokens, blocks);
+    seq.sample = true;
+    seq.predictions = predictions;
+    return batch_.seqs.emplace_back(seq);
+  };
+  slots_[3].params.repetition_penalty = 2;
+  add(3, 13, 1);
+  add(1, 0, 0);
+  StepSequence& drafted = add(6, 12, 4);
+  drafted.drafts = drafts;
+  drafted.draft_masks = masks;
+  const TablesInUse used =
+      WriteTables(batch_, OneHead(), kBlockTokens, slots_, kShape, {.number = 9}, host);
+  EXPECT_THAT(used.predicting, ElementsAre(2, 0));
+  const auto entry = [&](int i) {
+    const PredictEntry& e = host.predicting[i];
+    return std::vector<int32_t>{e.run, e.room, e.first_block - host.sequences[0].first_block,
+                                e.first_key_tile};
+  };
+  EXPECT_THAT(entry(0), ElementsAre(2, 3 * kBlockTokens, 2, 0));
+  EXPECT_THAT(entry(1), ElementsAre(0, 3 * kBlockTokens, 0, 1));
+  // Tokens and drafts fill a block, and predictions begin the next.
+  const auto written = [&](int block) {
+    return host.blocks[host.sequences[0].first_block + block];
+  };
+  EXPECT_EQ(written(0), 4);
+  EXPECT_EQ(written(2), 4);
+  EXPECT_EQ(written(3), 4);
+  EXPECT_EQ(written(4), 2);
+  for (int i = 0; i < 2; ++i) {
+    const DrawEntry& draw = host.predict_draws[i];
+    EXPECT_EQ(draw.slot, i);
+    EXPECT_EQ(draw.result, i);
+    EXPECT_EQ(draw.step, 9u);
+    EXPECT_EQ(draw.octave_scale, 0);
+    EXPECT_EQ(draw.has_penalties, 0);
+    EXPECT_EQ(draw.mask, -1);
+    EXPECT_LT(draw.logprobs, 0);
+  }
+  EXPECT_EQ(host.runs[0].first_row, 0);
+  EXPECT_EQ(host.runs[2].first_row, 2);
+  EXPECT_LE(static_cast<const void*>(host.masks + limits.max_seqs * host.mask_words),
+            static_cast<const void*>(host.predicting));
+}
+
+TEST_F(StepTablesTest, PredictionsEndWithTheBlocksAndTheContext) {
+  StepSequence seq;
+  const std::vector<int32_t> blocks = {4, 2, 9};
+  seq.blocks = blocks;
+  EXPECT_EQ(PredictRoom(seq, 16, 1000), 48);
+  EXPECT_EQ(PredictRoom(seq, 16, 40), 40);
+}
+
 TEST_F(StepTablesTest, TheLastDrawOfADraftIsNamedByItsToken) {
   const int32_t previous[] = {kPreviousSample};
   slots_[1].last_drawn = 42;

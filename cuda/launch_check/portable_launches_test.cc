@@ -12,6 +12,7 @@
 #include "cuda/kernels/common/delta_net.h"
 #include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/launch.h"
+#include "cuda/kernels/common/predict.h"
 #include "cuda/kernels/portable/kernel_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -346,6 +347,23 @@ TEST_P(PortableLaunchesTest, GatedAttention) {
       ExpectLaunched(LaunchGateAttention({.cols = cols, .tokens = tokens}, nullptr),
                      std::to_string(cols) + " columns, " + std::to_string(tokens) + " tokens");
     }
+  }
+}
+
+TEST_P(PortableLaunchesTest, Predictions) {
+  for (const int hidden : {64, 5120, kMaxNormHidden}) {
+    for (const int tokens : {1, 512, 16384}) {
+      const std::string what =
+          std::to_string(tokens) + " tokens of " + std::to_string(hidden) + " values";
+      ExpectLaunched(LaunchPredictInputs({.hidden = hidden, .tokens = tokens}, nullptr), what);
+      ExpectLaunched(LaunchKeepHidden({.runs = std::min(tokens, 576), .hidden = hidden}, nullptr),
+                     what + ", kept");
+    }
+  }
+  EXPECT_NE(LaunchPredictInputs({.hidden = kMaxNormHidden + 8, .tokens = 1}, nullptr), cudaSuccess);
+  EXPECT_NE(LaunchKeepHidden({.runs = 1, .hidden = 66}, nullptr), cudaSuccess);
+  for (const int count : {1, 128, 129, 512}) {
+    ExpectLaunched(LaunchPredictTokens({.count = count}, nullptr), std::to_string(count));
   }
 }
 
