@@ -175,8 +175,10 @@ class TableWriter {
     predict_key_tiles_ += KeyTiles(std::min(end, room));
     SlotState greedy;
     greedy.params.temperature = 0;
+    SequenceEntry entry = {};
+    entry.slot = predicting_;
     DrawEntry& draw = host_.predict_draws[predicting_];
-    draw = DrawOf({.slot = predicting_}, predicting_, greedy);
+    draw = DrawOf(entry, predicting_, greedy);
     draw.result = predicting_;
     draw.step = name_.number;
     ++predicting_;
