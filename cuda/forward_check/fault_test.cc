@@ -881,67 +881,68 @@ std::vector<Fault> FaultsOfHybrids() {
 
 // The first predictions are of nine rows, and the second of one.
 std::vector<Fault> FaultsOfPredictions() {
-  constexpr char kShared[] = "qwen35_predicts";
-  constexpr char kOwn[] = "glm4moe_predicts";
+  // Blocks with the model's head, and with their own.
+  const char* const shared = "qwen35_predicts";
+  const char* const own = "glm4moe_predicts";
   return {
       {"keys_of_a_block_after_its_hidden_states", kQ4, kDecode,
-       [](const Step& s) { Hasten<KeepHiddenArgs>(s); }, "layer 3 has keys and values", kShared},
+       [](const Step& s) { Hasten<KeepHiddenArgs>(s); }, "layer 3 has keys and values", shared},
       {"inputs_of_the_residual", kQ4, kPrompt,
        [](const Step& s) { Get<PredictInputsArgs>(s).states.rows = s.buffers.residual[0]; },
-       "the inputs of predictions writes what it uses", kShared},
+       "the inputs of predictions writes what it uses", shared},
       {"inputs_of_a_token_fewer", kQ4, kDecode,
        [](const Step& s) { --Get<PredictInputsArgs>(s).tokens; },
-       "the inputs of predictions has the wrong rows, 63 of 64", kShared},
+       "the inputs of predictions has the wrong rows, 63 of 64", shared},
       {"inputs_without_runs", kQ4, kDecode,
        [](const Step& s) { Get<PredictInputsArgs>(s).runs = {}; },
-       "the inputs of predictions has the wrong runs", kShared},
+       "the inputs of predictions has the wrong runs", shared},
       {"norms_of_inputs_exchanged", kQ4, kDecode,
        [](const Step& s) {
          PredictInputsArgs& args = Get<PredictInputsArgs>(s);
          std::swap(args.embedding_norm, args.hidden_norm);
        },
-       "layer 3 has keys and values", kShared},
+       "layer 3 has keys and values", shared},
       {"embedding_of_the_model", kQ4, kDecode,
        [](const Step& s) { Get<PredictInputsArgs>(s).embedding = s.weights.embedding(); },
-       "layer 3 has keys and values", kOwn},
+       "layer 3 has keys and values", own},
       {"pairs_over_the_normed", kQ4, kDecode,
        [](const Step& s) { Get<PredictInputsArgs>(s).pairs.data = s.buffers.normed; },
-       "layer 3 has keys and values", kShared},
+       "layer 3 has keys and values", shared},
       {"block_marks_the_sequence", kQ4, kDecode,
        [](const Step& s) { Get<RopeArgs>(s).not_finite = s.buffers.not_finite; },
-       "RoPE has the wrong marks of values that are not finite", kShared},
+       "RoPE has the wrong marks of values that are not finite", shared},
       {"prediction_marks_the_sequence", kQ4, kDecode,
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 1).not_finite = s.buffers.not_finite; },
-       "decode attention has the wrong marks of values that are not finite", kShared},
+       "decode attention has the wrong marks of values that are not finite", shared},
       {"hidden_states_of_too_few_runs", kQ4, kDecode,
        [](const Step& s) { --Get<KeepHiddenArgs>(s).runs; },
-       "keeping hidden states has the wrong runs", kShared},
+       "keeping hidden states has the wrong runs", shared},
       {"hidden_states_kept_elsewhere", kQ4, kDecode,
        [](const Step& s) { Get<KeepHiddenArgs>(s).states.of_slots = s.buffers.predict.hidden; },
-       "keeping hidden states writes what it uses", kShared},
+       "keeping hidden states writes what it uses", shared},
       {"draws_of_the_other_step", kQ4, kDecode,
        [](const Step& s) { Get<PredictTokensArgs>(s).of.draws = s.other_tables.draws; },
-       "the tokens of predictions has the wrong draws", kShared},
+       "the tokens of predictions has the wrong draws", shared},
       {"entries_of_the_other_step", kQ4, kDecode,
        [](const Step& s) { Get<PredictTokensArgs>(s).entries = s.other_tables.predicting; },
-       "the tokens of predictions has the wrong entries", kShared},
+       "the tokens of predictions has the wrong entries", shared},
       {"first_prediction_again", kQ4, kDecode,
        [](const Step& s) { Get<PredictTokensArgs>(s, 1).before = 0; },
-       "the tokens of predictions has the wrong number", kShared},
+       "the tokens of predictions has the wrong number", shared},
       {"inputs_before_their_tokens", kQ4, kDecode,
        [](const Step& s) { Hasten<PredictInputsArgs>(s, 1); },
-       "the inputs of predictions has the wrong", kShared},
+       "the inputs of predictions has the wrong", shared},
       {"first_prediction_from_its_own_state", kQ4, kDecode,
        [](const Step& s) { Get<PredictInputsArgs>(s, 1).states.of_slots = nullptr; },
-       "prediction 0 is made from", kShared},
+       "prediction 0 is made from", shared},
       {"second_prediction_from_the_models_state", kQ4, kDecode,
        [](const Step& s) {
          Get<PredictInputsArgs>(s, 2).states.of_slots = s.buffers.predict.of_slots;
        },
-       "prediction 1 is made from", kShared},
+       "prediction 1 is made from", shared},
       {"prediction_that_sees_the_first_position", kQ4, kDecode,
        [](const Step& s) { Get<DecodeAttentionArgs>(s, 2).rule.first_key = 0; },
-       "prediction 1 is made from", kShared},
+       "prediction 1 is made from", shared},
       {"prediction_by_the_models_head", kQ4, kDecode,
        [](const Step& s) {
          size_t last = 0;
@@ -950,19 +951,19 @@ std::vector<Fault> FaultsOfPredictions() {
          }
          std::get<MatvecArgs>(s.launches[last].args).product.matrices[0] = s.weights.output();
        },
-       "prediction 1 is made from", kOwn},
+       "prediction 1 is made from", own},
       {"load_of_the_blocks_experts", kQ4, kDecode,
        [](const Step& s) { Get<ChooseExpertsArgs>(s, 2).load = s.buffers.experts.load; },
-       "the choice of experts has the wrong counters", kOwn},
+       "the choice of experts has the wrong counters", own},
       {"prediction_with_the_marks_of_the_block", kQ4, kDecode,
        [](const Step& s) { Get<SampleArgs>(s, 1).not_finite = s.buffers.predict.not_finite; },
-       "the sampler of predictions has the wrong marks of values that are not finite", kShared},
+       "the sampler of predictions has the wrong marks of values that are not finite", shared},
       {"prediction_as_the_slots_draw", kQ4, kDecode,
        [](const Step& s) { Get<SampleArgs>(s, 1).last_sample = s.buffers.last_sample; },
-       "the sampler of predictions has the wrong samples", kShared},
+       "the sampler of predictions has the wrong samples", shared},
       {"draws_of_the_step_for_predictions", kQ4, kDecode,
        [](const Step& s) { Get<SampleArgs>(s, 1).draws = Get<SampleArgs>(s).draws; },
-       "the sampler of predictions has the wrong draws", kShared},
+       "the sampler of predictions has the wrong draws", shared},
   };
 }
 

@@ -1,8 +1,10 @@
 // Tests the launches of the block that predicts tokens against formulas in F64.
 #include "cuda/kernels/common/predict.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -46,6 +48,7 @@ class PredictTest : public GpuTest {
                            tiles_, 0, stream()),
               cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream()), cudaSuccess);
+    FillTables();
   }
 
   StepDraws draws() const {
@@ -92,35 +95,50 @@ class PredictTest : public GpuTest {
   const std::vector<float> slots_ = RandomFloats(size_t{8} * kHidden, 3, 5.0f);
   const std::vector<float> embedding_norm_ = RandomFloats(kHidden, 4);
   const std::vector<float> hidden_norm_ = RandomFloats(kHidden, 5);
-  // Slot 5 starts; slots 6 and 7 are those of drafts.
-  const DeviceArray<TokenEntry> tokens_{std::vector<TokenEntry>{{1, 0, 14},
-                                                                {2, 0, 15},
-                                                                {3, 0, 16},
-                                                                {kPreviousToken, 1, 30},
-                                                                {11, 2, 31},
-                                                                {12, 3, 32},
-                                                                {4, 4, 0},
-                                                                {0, -1, 0}}};
-  const DeviceArray<SequenceEntry> sequences_{std::vector<SequenceEntry>{{5, 1, 0, 3, 14, 0, 0, 0},
-                                                                         {2, 0, 3, 1, 30, 2, 0, 0},
-                                                                         {6, 1, 4, 1, 31, 2, 0, 0},
-                                                                         {7, 1, 5, 1, 32, 2, 0, 0},
-                                                                         {0, 0, 6, 1, 0, 5, 0, 0}}};
-  const DeviceArray<int32_t> blocks_{std::vector<int32_t>{3, 1, 4, 0, 6, 2}};
-  const DeviceArray<RunEntry> runs_{std::vector<RunEntry>{
-      {5, 0, 3, 0, 14, 0, 0, 0, 0}, {2, 3, 1, 2, 30, 0, 0, 0, 1}, {0, 6, 1, 0, 0, 2, 0, 0, 4}, {}}};
-  const DeviceArray<int32_t> run_of_token_{std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, -1}};
-  const DeviceArray<DrawEntry> draw_entries_{Draws({5, 2, 6, 7})};
-  // The drafts are 11 and 12, and 11 is what slot 2 drew.
-  const DeviceArray<int32_t> last_sample_{std::vector<int32_t>{40, 41, 11, 43, 44, 20, 21, 22}};
-  const DeviceArray<float> of_slots_{slots_};
-  const DeviceArray<float> rows_{hidden_};
+  DeviceArray<TokenEntry> tokens_;
+  DeviceArray<SequenceEntry> sequences_;
+  DeviceArray<int32_t> blocks_;
+  DeviceArray<RunEntry> runs_;
+  DeviceArray<int32_t> run_of_token_;
+  DeviceArray<DrawEntry> draw_entries_;
+  DeviceArray<int32_t> last_sample_;
+  DeviceArray<float> of_slots_;
+  DeviceArray<float> rows_;
   TiledMatrix tiles_;
 
  private:
-  static constexpr int kPreviousToken = -1;
+  void FillTables();
+
   DeviceArray<uint8_t> tile_memory_;
 };
+
+void PredictTest::FillTables() {
+  constexpr int32_t kPrevious = -1;
+  // Slot 5 starts; slots 6 and 7 are those of drafts.
+  tokens_ = DeviceArray(std::vector<TokenEntry>{{1, 0, 14},
+                                                {2, 0, 15},
+                                                {3, 0, 16},
+                                                {kPrevious, 1, 30},
+                                                {11, 2, 31},
+                                                {12, 3, 32},
+                                                {4, 4, 0},
+                                                {0, -1, 0}});
+  sequences_ = DeviceArray(std::vector<SequenceEntry>{{5, 1, 0, 3, 14, 0, 0, 0},
+                                                      {2, 0, 3, 1, 30, 2, 0, 0},
+                                                      {6, 1, 4, 1, 31, 2, 0, 0},
+                                                      {7, 1, 5, 1, 32, 2, 0, 0},
+                                                      {0, 0, 6, 1, 0, 5, 0, 0}});
+  // Blocks of slot 2 begin at position 0: its positions 30 to 32 are in the second and third.
+  blocks_ = DeviceArray(std::vector<int32_t>{3, 1, 4, 0, 6, 2});
+  runs_ = DeviceArray(std::vector<RunEntry>{
+      {5, 0, 3, 0, 14, 0, 0, 0, 0}, {2, 3, 1, 2, 30, 0, 0, 0, 1}, {0, 6, 1, 0, 0, 2, 0, 0, 4}, {}});
+  run_of_token_ = DeviceArray(std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, -1});
+  draw_entries_ = DeviceArray(Draws({5, 2, 6, 7}));
+  // The drafts are 11 and 12, and 11 is what slot 2 drew.
+  last_sample_ = DeviceArray(std::vector<int32_t>{40, 41, 11, 43, 44, 20, 21, 22});
+  of_slots_ = DeviceArray(slots_);
+  rows_ = DeviceArray(hidden_);
+}
 
 void PredictTest::ExpectInputs(const PredictInputsArgs& from, std::span<const int> ids,
                                const std::vector<std::span<const float>>& before) const {
