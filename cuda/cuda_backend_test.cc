@@ -815,7 +815,9 @@ TEST_F(CudaPredictionTest, TheWayDoesNotMatter) {
       seq.mask_follows = way == 1;
       if (way != 1) seq.mask = mask;
       ASSERT_TRUE(backend->Launch({.seqs = {seq}}).ok());
-      if (way == 1) ASSERT_TRUE(backend->GiveMasks({&mask, 1}).ok());
+      if (way == 1) {
+        ASSERT_TRUE(backend->GiveMasks({&mask, 1}).ok());
+      }
       if (++launched < (way == 2 ? 2 : 1)) continue;
       const auto result = backend->Wait();
       ASSERT_TRUE(result.ok()) << result.status();

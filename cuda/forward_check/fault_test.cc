@@ -907,7 +907,7 @@ std::vector<Fault> FaultsOfPredictions() {
        "layer 3 has keys and values", own},
       {"pairs_over_the_normed", kQ4, kDecode,
        [](const Step& s) { Get<PredictInputsArgs>(s).pairs.data = s.buffers.normed; },
-       "layer 3 has keys and values", shared},
+       "bytes of its input, of which there are", shared},
       {"block_marks_the_sequence", kQ4, kDecode,
        [](const Step& s) { Get<RopeArgs>(s).not_finite = s.buffers.not_finite; },
        "RoPE has the wrong marks of values that are not finite", shared},
