@@ -77,7 +77,7 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
   options.max_seqs = 4;
   options.max_step_tokens = 256;
   options.kv_cache_bytes = 128 << 20;
-  // Where the file has a block for that.
+  // If the file has a block for that.
   options.predict = true;
   NullLoadObserver observer;
   auto created = CreateBackendForTest(model, options, observer);

@@ -84,7 +84,7 @@ struct DeviceLayer {
   DeviceDeltaNet delta;
 };
 
-// What a PredictBlock has beside its layer.
+// A PredictBlock without its layer.
 struct DevicePredictBlock {
   TiledMatrix projection;                 // [hidden, 2 * hidden]
   const float* embedding_norm = nullptr;  // [hidden]

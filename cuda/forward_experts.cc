@@ -123,7 +123,7 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTab
                            .tokens = tokens,
                            .tile_rows = ExpertTileRows(spec, tokens),
                            .tables = tables,
-                           // Who asks for the load means the model's layers.
+                           // A load is that of the model's layers.
                            .load = layer < num_layers_ ? b.load : nullptr,
                            .published_load = layer == step.load_layer ? step.load : nullptr},
                           step.stream),

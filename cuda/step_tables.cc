@@ -303,7 +303,7 @@ class TableWriter {
   int runs_ = 0;
   int drafts_ = 0;
   int saves_ = 0;
-  // Of each part.
+  // One for each part.
   std::vector<int> first_blocks_;
   int predicting_ = 0;
   int predict_key_tiles_ = 0;

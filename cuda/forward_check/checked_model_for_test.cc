@@ -216,7 +216,7 @@ struct Expected {
   // The last choice of experts; -1: the step makes none.
   Symbol choice = -1;
   Symbol logits = -1;
-  // Of the block that predicts tokens, as in SymbolicGpu.
+  // The block that predicts tokens, as in SymbolicGpu.
   Symbol kept_hidden = -1;
   std::vector<Symbol> predicted_from;
 };

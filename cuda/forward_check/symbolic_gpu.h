@@ -122,7 +122,7 @@ class SymbolicGpu {
   Symbol told_load() const { return told_load_; }
   // The expression of the logits from which the step's tokens were drawn; -1 if none were.
   Symbol drawn_from() const { return drawn_from_; }
-  // Of the block that predicts tokens: its keys and values of the step's tokens, what slots keep,
+  // The block that predicts tokens: its keys and values of the step's tokens, what slots keep,
   // and the logits of predictions, in their order.
   Symbol followed() const { return followed_; }
   Symbol kept_hidden() const { return kept_hidden_; }
@@ -301,7 +301,7 @@ class SymbolicGpu {
   void MoveState(Launch& launch, const DeltaSymbols& of, int layer);
   // Checks what a launch knows of the step's draws. Returns the tokens drawn; -1: there are none.
   Symbol ExpectDraws(Launch& launch, const StepDraws& of);
-  // Where the layer's keys and values that are not finite are marked.
+  // The marks of the layer's keys and values that are not finite.
   const int32_t* MarksOf(int layer) const;
   void PlacePredictBlock(const DeviceWeights& weights);
   // Adds the branch of `args`, if it has one, to `residual`.
@@ -349,7 +349,7 @@ class SymbolicGpu {
   // Rows of a tile of the last choice of experts.
   int tile_rows_ = 0;
   Symbol drawn_from_ = -1;
-  // Of the block that predicts tokens, whose layer is the model's last.
+  // The block that predicts tokens, whose layer is the last: whether there is one.
   bool has_block_ = false;
   // True once a launch of the block has run in the step, and once one of predictions has.
   bool follows_ = false;

@@ -44,7 +44,7 @@ struct RunEntry {
   // Among the step's saves; in ascending order of tokens, each at least one.
   int32_t first_save;
   int32_t saves;
-  // Index of the draw after the tokens, behind which those after the drafts follow; if there is one.
+  // Index of the draw after the tokens, if there is one; those after the drafts follow it.
   int32_t first_row;
 };
 

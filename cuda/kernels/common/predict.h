@@ -20,7 +20,7 @@
 
 namespace orcd::cuda {
 
-// What the host knows of a step when it launches it, and the tokens that the step draws then.
+// A step as the host launches it, and the tokens that it draws then.
 struct StepDraws {
   StepTables step = {};
   StepRuns runs = {};
@@ -64,7 +64,7 @@ cudaError_t LaunchPredictInputs(const PredictInputsArgs& args, cudaStream_t stre
 // sequence: that of the last of its tokens and of its drafts that were right.
 struct KeepHiddenArgs {
   StepDraws of = {};
-  // Of `of.runs`.
+  // Their number, unused ones included.
   int runs = 0;
   // Copies from `rows` to `of_slots`.
   HiddenStates states = {};
