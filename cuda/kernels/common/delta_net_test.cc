@@ -279,7 +279,8 @@ class Machine {
                       .first_position = -1,
                       .first_draft = -1,
                       .first_save = -1,
-                      .saves = 0});
+                      .saves = 0,
+                      .first_row = -1});
     };
     int drafts = 0;
     for (const Part& part : parts) {
@@ -294,7 +295,9 @@ class Machine {
                       .first_position = part.position,
                       .first_draft = drafts,
                       .first_save = static_cast<int32_t>(saves.size()),
-                      .saves = static_cast<int32_t>(part.saves.size())});
+                      .saves = static_cast<int32_t>(part.saves.size()),
+                      // Nothing is drawn.
+                      .first_row = -1});
       saves.insert(saves.end(), part.saves.begin(), part.saves.end());
       for (int i = 0; i < part.tokens + part.drafts; ++i) {
         const bool draft = i >= part.tokens;
