@@ -76,7 +76,7 @@ void AllocationTest::ExpectStepsTakeNothing(const std::shared_ptr<const Model>& 
   BackendOptions options;
   options.max_seqs = 4;
   options.max_step_tokens = 256;
-  options.kv_cache_bytes = 128 << 20;
+  options.kv_cache_bytes = 256 << 20;
   // If the file has a block for that.
   options.predict = true;
   NullLoadObserver observer;

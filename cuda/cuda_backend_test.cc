@@ -730,7 +730,6 @@ struct CudaHybridExpertsKind : CudaKind {
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, BackendConformanceTest, CudaHybridExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, DraftConformanceTest, CudaHybridExpertsKind);
 INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, StateConformanceTest, CudaHybridExpertsKind);
-INSTANTIATE_TYPED_TEST_SUITE_P(CudaHybridExperts, PredictionConformanceTest, CudaHybridExpertsKind);
 
 // Attention and experts in the block that predicts.
 struct CudaPredictingExpertsKind : CudaKind {
