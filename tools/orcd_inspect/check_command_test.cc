@@ -88,7 +88,7 @@ TEST(CheckCommandTest, TellsOfExpertsAndOfLayersThatAreLeftOut) {
   EXPECT_THAT(result.output,
               HasSubstr("experts: 2 of 8 in 2 layers, width 256, and a shared one of 256\n"));
   EXPECT_THAT(result.output, HasSubstr("left out: 1 layer that predicts further tokens; --draft "
-                                       "mtp can use it on the CPU\n"));
+                                       "mtp can use it\n"));
 }
 
 TEST(CheckCommandTest, TellsOfEveryCause) {
