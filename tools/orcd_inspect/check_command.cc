@@ -49,8 +49,7 @@ std::string UseOfBlock(const Model& model) {
     return absl::StrFormat("--draft mtp refuses the file: %s",
                            std::string(block.status().message()));
   }
-  return block->has_value() ? "--draft mtp can use it"
-                            : "the file holds no tensors of it";
+  return block->has_value() ? "--draft mtp can use it" : "the file holds no tensors of it";
 }
 
 std::string Describe(const Engine& engine) {
