@@ -452,14 +452,12 @@ absl::Status CudaBackend::Launch(const StepBatch& batch) {
     if (seq.sample) slots_[seq.slot].last_drawn = kPreviousSample;
   }
   pending.masks = used.masks;
-  for (const int part : used.predicting) {
+  for (size_t i = 0; i < used.predicting.size(); ++i) {
+    const auto part = static_cast<size_t>(used.predicting[i]);
     const StepSequence& seq = batch.seqs[part];
-    const int room =
-        cuda::PredictRoom(seq, p.plan.options.block_tokens, p.plan.forward.context_length);
+    const auto end = static_cast<int>(seq.start_position + std::ssize(seq.tokens));
     pending.predicting.push_back(
-        {.part = static_cast<size_t>(part),
-         .predictions = seq.predictions,
-         .room = room - seq.start_position - static_cast<int>(std::ssize(seq.tokens))});
+        {.part = part, .predictions = seq.predictions, .room = host.predicting[i].room - end});
   }
   ORCD_RETURN_IF_ERROR(CopyTables(p, pending.turn, host, used));
   const bool draws = used.masks_to_follow == 0;
@@ -681,8 +679,8 @@ cuda::KvCaches CachesAt(uint8_t* data, const ModelSpec& spec, const MemoryPlan& 
 absl::Status AllocatePredictions(Parts& p) {
   if (!p.predicts()) return absl::OkStatus();
   for (int i = 0; i < kMaxInFlight; ++i) {
-    ORCD_ASSIGN_OR_RETURN(p.predict_begin[i], cuda::CreateTimer());
-    ORCD_ASSIGN_OR_RETURN(p.predict_end[i], cuda::CreateTimer());
+    ORCD_ASSIGN_OR_RETURN(p.predict_begin[i], CreateEvent(cudaEventDefault));
+    ORCD_ASSIGN_OR_RETURN(p.predict_end[i], CreateEvent(cudaEventDefault));
   }
   ORCD_ASSIGN_OR_RETURN(p.predictions,
                         PinnedMemory::Allocate(sizeof(DrawResult) * kMaxInFlight * kMaxPredictions *
@@ -727,7 +725,8 @@ absl::Status AllocateWorkspace(Parts& p) {
     ORCD_ASSIGN_OR_RETURN(p.host_tables[i], PinnedMemory::Allocate(table_bytes, "a step's tables"));
     ORCD_ASSIGN_OR_RETURN(p.copied[i], CreateEvent());
     ORCD_ASSIGN_OR_RETURN(
-        p.done[i], CreateEvent(options.wait == WaitMode::kBlock ? cudaEventBlockingSync : 0));
+        p.done[i], CreateEvent(cudaEventDisableTiming |
+                               (options.wait == WaitMode::kBlock ? cudaEventBlockingSync : 0)));
   }
   const size_t results_bytes = sizeof(DrawResult) * kMaxInFlight * p.plan.step.max_seqs;
   ORCD_ASSIGN_OR_RETURN(p.results, PinnedMemory::Allocate(results_bytes, "results"));

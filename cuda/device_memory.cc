@@ -16,15 +16,7 @@ absl::StatusOr<Stream> CreateStream() {
 
 absl::StatusOr<Event> CreateEvent(unsigned flags) {
   cudaEvent_t event = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | flags),
-                            "creating an event");
-  return Event(event);
-}
-
-absl::StatusOr<Event> CreateTimer() {
-  cudaEvent_t event = nullptr;
-  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDefault),
-                            "creating an event");
+  ORCD_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, flags), "creating an event");
   return Event(event);
 }
 

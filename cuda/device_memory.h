@@ -41,10 +41,9 @@ using Graph = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 // A stream of the current device that does not synchronise with the default stream.
 absl::StatusOr<Stream> CreateStream();
-// An event without timing. `flags` are added to cudaEventDisableTiming.
-absl::StatusOr<Event> CreateEvent(unsigned flags = 0);
-// An event with timing.
-absl::StatusOr<Event> CreateTimer();
+// `flags` as cudaEventCreateWithFlags takes them. Only an event that is timed goes without
+// cudaEventDisableTiming.
+absl::StatusOr<Event> CreateEvent(unsigned flags = cudaEventDisableTiming);
 
 // Owns a slab of VRAM.
 class DeviceMemory {

@@ -185,12 +185,12 @@ class Forward {
     const StepTables& tables;
     const StepRuns& runs;
     const StepShape& shape;
-    int turn;
+    int turn = 0;
     cudaStream_t stream;
-    Tap* tap;
+    Tap* tap = nullptr;
     // As of Enqueue, and the layer that writes it.
-    ExpertLoad* load;
-    int load_layer;
+    ExpertLoad* load = nullptr;
+    int load_layer = -1;
   };
 
   // A product that was left as split-K partials, which the next norm adds to the residual.

@@ -53,14 +53,7 @@ absl::Status Forward::RunPredictInputs(const Step& step, PredictInputsArgs from)
 absl::Status Forward::FollowSequences(const StepDraws& of, const StepShape& shape,
                                       cudaStream_t stream) {
   const int layer = num_layers_;
-  const Step step = {.tables = of.step,
-                     .runs = of.runs,
-                     .shape = shape,
-                     .turn = 0,
-                     .stream = stream,
-                     .tap = nullptr,
-                     .load = nullptr,
-                     .load_layer = -1};
+  const Step step = {.tables = of.step, .runs = of.runs, .shape = shape, .stream = stream};
   ORCD_RETURN_IF_ERROR(RunPredictInputs(step, {.runs = of.runs,
                                                .block_token_ids = buffers_.block_token_ids,
                                                .block_tokens = kv_.whole.block_tokens,
@@ -105,14 +98,7 @@ absl::Status Forward::Predict(const StepDraws& of, const PredictTables& tables,
                                                   stream),
                               "the tables of predictions");
     const StepShape shape = DecodeShape(rows[i], layer_);
-    const Step step = {.tables = predicted,
-                       .runs = {},
-                       .shape = shape,
-                       .turn = 0,
-                       .stream = stream,
-                       .tap = nullptr,
-                       .load = nullptr,
-                       .load_layer = -1};
+    const Step step = {.tables = predicted, .runs = {}, .shape = shape, .stream = stream};
     // The first take the hidden states of the model, further ones the block's own.
     ORCD_RETURN_IF_ERROR(
         RunPredictInputs(step, {.states = {.of_slots = i == 0 ? b.of_slots : nullptr}}));

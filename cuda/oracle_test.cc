@@ -24,6 +24,7 @@
 #include "runtime/cpu/predictor.h"
 #include "runtime/model/model.h"
 #include "testing/numpy.h"
+#include "testing/oracle_predictions.h"
 #include "testing/oracle_state.h"
 
 namespace orcd::cuda {
@@ -197,14 +198,6 @@ TEST_P(GpuFileOracleTest, DrawsAgree) {
   EXPECT_LE(squared / reference, kNmse);
 }
 
-class HiddenTap : public ActivationTap {
- public:
-  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
-    if (point == TapPoint::kOutputNorm) hidden.insert(hidden.end(), values.begin(), values.end());
-  }
-  std::vector<float> hidden;
-};
-
 // The likeliest token, or nothing if rounding may decide between it and another.
 std::optional<int32_t> Likeliest(std::span<const float> logits) {
   constexpr double kMargin = 0.03;
@@ -223,9 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Files, GpuPredictOracleTest,
                          ::testing::Values("hybrid/qwen35-mtp-F16", "arch2/glm4moe-mtp-F16"),
                          OracleFileName);
 
-// Masks make each draw the oracle's next token, in steps with a prompt, with a token and with
-// drafts, of which the last is wrong. The first prediction is the oracle's, and the second follows
-// from it as on the CPU.
+// The first prediction is the oracle's, and the second follows from it as on the CPU.
 TEST_P(GpuPredictOracleTest, StepsPredictTheSame) {
   if (OracleDir().empty()) GTEST_SKIP() << "ORCD_ORACLE_DIR is not set";
   const std::filesystem::path path = std::filesystem::path(OracleDir()) / GetParam();
@@ -250,41 +241,10 @@ TEST_P(GpuPredictOracleTest, StepsPredictTheSame) {
   ASSERT_GE((*backend)->info().max_predictions, 2);
   const std::span<const int32_t> next = std::span(tokens).subspan(1);
   const std::vector<float> oracle = ReadNpy(path.string() + ".mtp.npy").As<float>();
-  std::vector<std::vector<uint32_t>> only;
-  for (const int32_t token : tokens) {
-    only.emplace_back(TokenMask::WordsFor(static_cast<int>(vocab)));
-    only.back()[token / 32] = uint32_t{1} << token % 32;
-  }
-
-  int position = 0;
   int compared = 0;
-  for (int step = 0; position + 14 < count; ++step) {
-    const int known = step % 4 == 0 ? 1 + step % 12 : 1;
-    const int drafts = step % 2 == 1 ? 3 : 0;
-    std::vector<int32_t> guesses(tokens.begin() + position + known,
-                                 tokens.begin() + position + known + drafts);
-    if (drafts > 0) guesses.back() = (guesses.back() + 1) % static_cast<int>(vocab);
-    std::vector<TokenMask> masks;
-    for (int i = 1; i <= drafts; ++i) masks.push_back({only[position + known + i]});
-    StepSequence seq =
-        ContinueSequence(0, position, std::span(tokens).subspan(position, known), blocks);
-    if (position == 0) seq = StartSequence(0, std::span(tokens).first(known), blocks);
-    seq.sample = true;
-    seq.mask = {only[position + known]};
-    seq.drafts = guesses;
-    seq.draft_masks = masks;
-    seq.predictions = 2;
-    const StepResult result = RunStep(**backend, {seq});
-    ASSERT_EQ(result.parts.size(), 1u);
-    const PartResult& part = result.parts.front();
-    const int right = drafts > 0 ? drafts - 1 : 0;
-    ASSERT_EQ(part.samples.size(), static_cast<size_t>(right) + 1);
-    ASSERT_EQ(part.predictions.size(), 2u);
-    position += known + right;
-    // The draw is at this position.
-    const int row = position - 1;
+  const auto expect_oracles = [&](const PartResult& part, int row) {
     const auto first = Likeliest(std::span(oracle).subspan(row * vocab, vocab));
-    if (!first.has_value()) continue;
+    if (!first.has_value()) return;
     EXPECT_EQ(part.predictions[0], *first) << row;
     const std::span<const float> all = tap.hidden;
     (*predictor)->Run(next.first(row), all.first(row * hidden_size), 0);
@@ -292,10 +252,11 @@ TEST_P(GpuPredictOracleTest, StepsPredictTheSame) {
         (*predictor)->Run(next.subspan(row, 1), all.subspan(row * hidden_size, hidden_size), row);
     const Predictions further = (*predictor)->Run({&*first, 1}, of_row.hidden, row + 1);
     const auto second = Likeliest(further.logits);
-    if (!second.has_value()) continue;
+    if (!second.has_value()) return;
     EXPECT_EQ(part.predictions[1], *second) << row;
     ++compared;
-  }
+  };
+  PredictAlong(**backend, tokens, model->spec().vocab, blocks, expect_oracles);
   EXPECT_GT(compared, 10);
 }
 

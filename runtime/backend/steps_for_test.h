@@ -39,6 +39,15 @@ class LogitsTap : public ActivationTap {
   std::vector<float> logits_;
 };
 
+// Keeps what the head takes.
+class HiddenTap : public ActivationTap {
+ public:
+  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
+    if (point == TapPoint::kOutputNorm) hidden.insert(hidden.end(), values.begin(), values.end());
+  }
+  std::vector<float> hidden;
+};
+
 inline const SamplingParams& Greedy() {
   static const SamplingParams params = [] {
     SamplingParams greedy;

@@ -17,6 +17,7 @@
 #include "runtime/cpu/model_for_test.h"
 #include "runtime/cpu/predictor.h"
 #include "testing/numpy.h"
+#include "testing/oracle_predictions.h"
 #include "testing/oracle_state.h"
 #include "testing/same_bits.h"
 
@@ -216,15 +217,6 @@ double NmseOfRows(std::span<const float> actual, const NumpyArray& oracle, int64
   return errors.Nmse();
 }
 
-// Keeps what the head takes.
-class HiddenTap : public ActivationTap {
- public:
-  void OnActivation(TapPoint point, int, std::span<const float> values, int64_t, int64_t) override {
-    if (point == TapPoint::kOutputNorm) hidden.insert(hidden.end(), values.begin(), values.end());
-  }
-  std::vector<float> hidden;
-};
-
 struct PredictFile {
   const char* name;
   // True if there are second predictions.
@@ -296,55 +288,21 @@ size_t Likeliest(std::span<const float> logits) {
   return static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
 }
 
-// Masks make each draw the oracle's next token, in steps with a prompt, with a token and with
-// drafts, of which the last is wrong. Two tokens are predicted: the first is the oracle's, and the
-// second follows from the first.
+// The first of two predicted tokens is the oracle's, and the second follows from the first.
 TEST_P(PredictOracleTest, StepsPredictTheSame) {
   ASSERT_GE(backend_->info().max_predictions, 2);
-  const auto count = static_cast<int>(tokens_.size());
   const auto vocab = static_cast<size_t>(model_->spec().vocab);
   const std::span<const int32_t> next = std::span(tokens_).subspan(1);
   const std::vector<float> oracle = ReadNpy(path_ + ".mtp.npy").As<float>();
-  std::vector<std::vector<uint32_t>> only;
-  for (const int32_t token : tokens_) {
-    only.emplace_back(TokenMask::WordsFor(static_cast<int>(vocab)));
-    only.back()[token / 32] = uint32_t{1} << token % 32;
-  }
-
-  constexpr int kDrafts = 3;
-  int position = 0;
-  for (int step = 0; position + 14 < count; ++step) {
-    const int known = step % 4 == 0 ? 1 + step % 12 : 1;
-    const int drafts = step % 2 == 1 ? kDrafts : 0;
-    std::vector<int32_t> guesses(tokens_.begin() + position + known,
-                                 tokens_.begin() + position + known + drafts);
-    if (drafts > 0) guesses.back() = (guesses.back() + 1) % static_cast<int>(vocab);
-    std::vector<TokenMask> masks;
-    for (int i = 1; i <= drafts; ++i) masks.push_back({only[position + known + i]});
-    StepSequence seq =
-        ContinueSequence(0, position, std::span(tokens_).subspan(position, known), blocks_);
-    if (position == 0) seq = StartSequence(0, std::span(tokens_).first(known), blocks_);
-    seq.sample = true;
-    seq.mask = {only[position + known]};
-    seq.drafts = guesses;
-    seq.draft_masks = masks;
-    seq.predictions = 2;
-    const StepResult result = RunStep(*backend_, {seq});
-    ASSERT_EQ(result.parts.size(), 1u);
-    const PartResult& part = result.parts.front();
-    const int right = drafts > 0 ? drafts - 1 : 0;
-    ASSERT_EQ(part.samples.size(), static_cast<size_t>(right) + 1);
-    ASSERT_EQ(part.predictions.size(), 2u);
-    position += known + right;
-    // The draw is at this position.
-    const int row = position - 1;
+  const auto expect_oracles = [&](const PartResult& part, int row) {
     predictor_->Run(next.first(row), Hidden(0, row), 0);
     const Predictions first = predictor_->Run(next.subspan(row, 1), Hidden(row, 1), row);
     const Predictions second =
         predictor_->Run(std::span(part.predictions).first(1), first.hidden, row + 1);
     EXPECT_EQ(part.predictions[0], Likeliest(std::span(oracle).subspan(row * vocab, vocab))) << row;
     EXPECT_EQ(part.predictions[1], Likeliest(second.logits)) << row;
-  }
+  };
+  PredictAlong(*backend_, tokens_, model_->spec().vocab, blocks_, expect_oracles);
 }
 
 // gpt-oss gets the YaRN of its makers, and not llama.cpp's, which rounds the ends of the ramp.
