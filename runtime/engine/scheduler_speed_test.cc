@@ -50,8 +50,10 @@ double StepMilliseconds(int rows, bool has_drafts) {
 
 class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
  protected:
-  void MakeStreams(int streams, const SpeedText& text) {
-    BackendInfo info = Info(streams, streams * 16, /*max_in_flight=*/2);
+  void MakeStreams(int streams, const SpeedText& text, int prompt = 24) {
+    prompt_ = prompt;
+    const int blocks = (prompt + kTokens) / 16 + 2;
+    BackendInfo info = Info(streams, streams * blocks, /*max_in_flight=*/2);
     info.max_drafts = 16;
     info.max_step_drafts = 64;
     info.max_step_tokens = 512;
@@ -59,12 +61,13 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
     scheduler_ = nullptr;
     drafter_ = std::make_unique<FunctionDrafter>(
         [this](const DraftRequest& request) { return Guess(request); });
-    Make(info, kPrompt + kTokens + 1);
+    Make(info, prompt_ + kTokens + 1);
+    read_.assign(streams, 0);
     text_ = text;
     random_.seed(7);
     scripts_.clear();
     for (int stream = 0; stream < streams; ++stream) {
-      std::vector<int32_t> script(kPrompt, stream % vocab_);
+      std::vector<int32_t> script(prompt_, stream % vocab_);
       script[1] = stream / vocab_;
       const std::vector<int32_t> output = Naive(Ask("script", script)).tokens;
       script.insert(script.end(), output.begin(), output.end());
@@ -95,8 +98,11 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   SpeedText text_ = kNeverFound;
 
  private:
-  static constexpr int kPrompt = 24;
   static constexpr int kTokens = 128;
+
+  int prompt_ = 0;
+  // Tokens that the drafter has read of each slot's sequence.
+  std::vector<size_t> read_;
 
   int streams() const { return static_cast<int>(scripts_.size()); }
 
@@ -104,11 +110,12 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   double Turn(bool speculate) {
     sinks_.clear();
     ++turns_;
+    read_.assign(read_.size(), 0);
     const absl::Time begin = now_;
     std::vector<std::string> ids;
     for (const std::vector<int32_t>& script : scripts_) {
       ids.push_back(absl::StrCat("turn ", turns_, " ", ids.size()));
-      GenerationRequest request = Ask(ids.back(), {script.begin(), script.begin() + kPrompt});
+      GenerationRequest request = Ask(ids.back(), {script.begin(), script.begin() + prompt_});
       request.speculate = speculate;
       scheduler_->Add(std::move(request), now_);
     }
@@ -116,7 +123,7 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
     }
     for (size_t i = 0; i < ids.size(); ++i) {
       const std::vector<int32_t>& tokens = sinks_[ids[i]]->tokens;
-      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), scripts_[i].begin() + kPrompt,
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), scripts_[i].begin() + prompt_,
                              scripts_[i].end()));
     }
     return absl::ToDoubleSeconds(now_ - begin);
@@ -155,7 +162,10 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   }
 
   std::vector<int32_t> Guess(const DraftRequest& request) {
-    now_ += absl::Microseconds(2);
+    size_t& read = read_[request.slot];
+    if (request.tokens.size() < read) read = 0;
+    now_ += absl::Nanoseconds(500) + absl::Nanoseconds(200) * (request.tokens.size() - read);
+    read = request.tokens.size();
     std::vector<int32_t> guess;
     if (!Chance(text_.found)) return guess;
     const std::vector<int32_t>& script = scripts_[request.tokens[0] + request.tokens[1] * vocab_];
@@ -198,6 +208,15 @@ TEST_F(SchedulerSpeedTest, ManyStreamsAreNotSlowerWhateverIsRight) {
       EXPECT_GT(Ratio(), 0.975) << streams << " streams, " << right;
       EXPECT_GT(Ratio(2), 0.98) << streams << " streams, " << right;
     }
+  }
+}
+
+// All wait while the drafter reads a sequence.
+TEST_F(SchedulerSpeedTest, ReadingLongPromptsCostsLittle) {
+  for (const int streams : {8, 64}) {
+    MakeStreams(streams, kNeverFound, /*prompt=*/1700);
+    EXPECT_GT(Ratio(), 0.98) << streams << " streams, before anything is known";
+    EXPECT_GT(Ratio(2), 0.985) << streams << " streams";
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <iterator>
 
 namespace orcd {
@@ -26,7 +27,7 @@ void StepCosts::Add(int tokens, double seconds) {
                                 [](const Point& point, int size) { return point.tokens < size; });
   if (place == points_.end() || place->tokens != rounded) {
     place = points_.insert(
-        place, Point{.tokens = rounded, .mean = seconds, .seconds = seconds, .count = 0});
+        place, Point{.tokens = rounded, .mean = seconds, .count = 0, .seconds = seconds});
   }
   // Steps are delayed by others and never hurried: one that took less than half shows that those
   // before it were delayed, as the first of its size may be that sets things up.
@@ -37,11 +38,28 @@ void StepCosts::Add(int tokens, double seconds) {
   ++place->count;
   const double sample = std::min(seconds, 2 * place->mean);
   place->mean += (sample - place->mean) * std::max(kStepWeight, 1.0 / place->count);
-  // Chance must not make a token look free.
-  double most = place == points_.begin() ? 0 : std::prev(place)->seconds;
-  for (; place != points_.end(); ++place) {
-    most = std::max(most, place->mean);
-    place->seconds = most;
+  Pool();
+}
+
+// Isotonic regression by pooling adjacent violators.
+void StepCosts::Pool() {
+  size_t pools = 0;
+  for (const Point& point : points_) {
+    Pooled pool = {
+        .mean = point.mean, .weight = std::min<double>(point.count, 1 / kStepWeight), .points = 1};
+    for (; pools > 0 && pools_[pools - 1].mean > pool.mean; --pools) {
+      const Pooled& before = pools_[pools - 1];
+      const double weight = before.weight + pool.weight;
+      pool.mean = (before.mean * before.weight + pool.mean * pool.weight) / weight;
+      pool.weight = weight;
+      pool.points += before.points;
+    }
+    if (pools == pools_.size()) pools_.emplace_back();
+    pools_[pools++] = pool;
+  }
+  auto point = points_.begin();
+  for (size_t i = 0; i < pools; ++i) {
+    for (int j = 0; j < pools_[i].points; ++j) (point++)->seconds = pools_[i].mean;
   }
 }
 

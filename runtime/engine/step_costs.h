@@ -16,21 +16,34 @@ class StepCosts {
 
   // Expected duration of a step of `tokens`, in seconds: measured, or linear between the nearest
   // two that were; beyond the largest with the mean slope of all, and with one measurement alone
-  // half of a token's share of it for each more. Never less than for fewer tokens. Unknown before
-  // the first measurement.
+  // half of a token's share of it for each more. Never less than for fewer tokens: numbers of
+  // tokens that took less than fewer ones share a mean with them, in which each counts as often as
+  // it was measured lately. Unknown before the first measurement.
   std::optional<double> Seconds(int tokens) const;
 
  private:
   struct Point {
     int tokens;
-    // The mean of `count` steps; and the greatest of any point up to this one.
+    // The mean of `count` steps.
     double mean;
-    double seconds;
     int count;
+    // What is expected.
+    double seconds;
   };
+  // Consecutive points that share a mean.
+  struct Pooled {
+    double mean;
+    double weight;
+    int points;
+  };
+
+  // Sets all points' seconds.
+  void Pool();
 
   // Ascending.
   std::vector<Point> points_;
+  // Scratch of Pool.
+  std::vector<Pooled> pools_;
 };
 
 }  // namespace orcd

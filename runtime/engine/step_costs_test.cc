@@ -32,12 +32,24 @@ TEST(StepCostsTest, MoreTokensNeverTakeLess) {
   costs.Add(1, 0.010);
   costs.Add(2, 0.008);
   costs.Add(4, 0.012);
-  EXPECT_DOUBLE_EQ(*costs.Seconds(2), 0.010);
-  EXPECT_DOUBLE_EQ(*costs.Seconds(3), 0.011);
+  EXPECT_DOUBLE_EQ(*costs.Seconds(1), 0.009);
+  EXPECT_DOUBLE_EQ(*costs.Seconds(2), 0.009);
+  EXPECT_DOUBLE_EQ(*costs.Seconds(3), 0.0105);
   StepCosts fewer;
   fewer.Add(1, 0.010);
   fewer.Add(2, 0.008);
-  EXPECT_DOUBLE_EQ(*fewer.Seconds(9), 0.010);
+  EXPECT_DOUBLE_EQ(*fewer.Seconds(9), 0.009);
+}
+
+TEST(StepCostsTest, ADelayedStepOfFewerTokensSaysLittleOfMore) {
+  StepCosts costs;
+  costs.Add(62, 0.0022);
+  costs.Add(63, 0.0030);
+  for (int i = 0; i < 100; ++i) costs.Add(64, 0.0018);
+  EXPECT_LT(*costs.Seconds(64), 0.0019);
+  EXPECT_EQ(*costs.Seconds(62), *costs.Seconds(64));
+  costs.Add(65, 0.0025);
+  EXPECT_DOUBLE_EQ(*costs.Seconds(65), 0.0025);
 }
 
 TEST(StepCostsTest, FollowsWhatIsMeasured) {
