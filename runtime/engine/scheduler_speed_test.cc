@@ -96,6 +96,8 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   }
 
   SpeedText text_ = kNeverFound;
+  // Of all steps' durations, which also depend on contexts.
+  double pace_ = 1;
 
  private:
   static constexpr int kTokens = 128;
@@ -158,7 +160,7 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
     }
     const absl::Time launched = now_ + absl::Microseconds(10);
     const absl::Time begin = ends_.empty() ? launched : std::max(launched, ends_.back());
-    ends_.push_back(begin + absl::Milliseconds(StepMilliseconds(rows, has_drafts)));
+    ends_.push_back(begin + pace_ * absl::Milliseconds(StepMilliseconds(rows, has_drafts)));
   }
 
   std::vector<int32_t> Guess(const DraftRequest& request) {
@@ -211,11 +213,11 @@ TEST_F(SchedulerSpeedTest, ManyStreamsAreNotSlowerWhateverIsRight) {
   }
 }
 
-// All wait while the drafter reads a sequence.
+// All wait while the drafter reads a sequence. At first it reads all of them.
 TEST_F(SchedulerSpeedTest, ReadingLongPromptsCostsLittle) {
   for (const int streams : {8, 64}) {
     MakeStreams(streams, kNeverFound, /*prompt=*/1700);
-    EXPECT_GT(Ratio(), 0.98) << streams << " streams, before anything is known";
+    EXPECT_GT(Ratio(), 0.96) << streams << " streams, before anything is known";
     EXPECT_GT(Ratio(2), 0.985) << streams << " streams";
   }
 }
@@ -246,6 +248,18 @@ TEST_F(SchedulerSpeedTest, TextsThatRepeatAreFoundAmongOthersAndOthersAfterThem)
     text_ = kRewrite;
     EXPECT_GT(Ratio(3), streams == 16 ? 1.6 : 2.5) << streams << " streams";
     text_ = kFree;
+    EXPECT_GT(Ratio(3), 0.98) << streams << " streams";
+  }
+}
+
+TEST_F(SchedulerSpeedTest, WhatStepsTookWithOtherTextsIsForgotten) {
+  for (const int streams : {64, 256}) {
+    MakeStreams(streams, kRewrite);
+    pace_ = 1.5;
+    Ratio(3);
+    text_ = kFree;
+    pace_ = 1;
+    EXPECT_GT(Ratio(), 0.95) << streams << " streams, right after";
     EXPECT_GT(Ratio(3), 0.98) << streams << " streams";
   }
 }

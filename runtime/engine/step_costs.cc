@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 
 namespace orcd {
 namespace {
 
 constexpr double kStepWeight = 1.0 / 16;
+// In a shared mean a measurement weighs half as much after so many others, of whatever numbers of
+// tokens: steps take longer or less as contexts grow and other requests come.
+constexpr int kHalfLife = 16;
 // Numbers of tokens keep this many leading bits, so that in a batch of some hundred sequences one
 // more token still makes a difference.
 constexpr int kBits = 9;
@@ -27,7 +32,8 @@ void StepCosts::Add(int tokens, double seconds) {
                                 [](const Point& point, int size) { return point.tokens < size; });
   if (place == points_.end() || place->tokens != rounded) {
     place = points_.insert(
-        place, Point{.tokens = rounded, .mean = seconds, .count = 0, .seconds = seconds});
+        place,
+        Point{.tokens = rounded, .mean = seconds, .count = 0, .last = 0, .seconds = seconds});
   }
   // Steps are delayed by others and never hurried: one that took less than half shows that those
   // before it were delayed, as the first of its size may be that sets things up.
@@ -36,6 +42,7 @@ void StepCosts::Add(int tokens, double seconds) {
     place->count = 0;
   }
   ++place->count;
+  place->last = ++added_;
   const double sample = std::min(seconds, 2 * place->mean);
   place->mean += (sample - place->mean) * std::max(kStepWeight, 1.0 / place->count);
   Pool();
@@ -45,8 +52,10 @@ void StepCosts::Add(int tokens, double seconds) {
 void StepCosts::Pool() {
   size_t pools = 0;
   for (const Point& point : points_) {
-    Pooled pool = {
-        .mean = point.mean, .weight = std::min<double>(point.count, 1 / kStepWeight), .points = 1};
+    const auto half_lives =
+        static_cast<int>(std::min<int64_t>((added_ - point.last) / kHalfLife, 64));
+    const double steps = std::min<double>(point.count, 1 / kStepWeight);
+    Pooled pool = {.mean = point.mean, .weight = std::ldexp(steps, -half_lives), .points = 1};
     for (; pools > 0 && pools_[pools - 1].mean > pool.mean; --pools) {
       const Pooled& before = pools_[pools - 1];
       const double weight = before.weight + pool.weight;

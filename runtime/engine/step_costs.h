@@ -2,6 +2,7 @@
 #ifndef ORCD_RUNTIME_ENGINE_STEP_COSTS_H_
 #define ORCD_RUNTIME_ENGINE_STEP_COSTS_H_
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,8 @@ class StepCosts {
     // The mean of `count` steps.
     double mean;
     int count;
+    // Value of added_ after the last one of them.
+    int64_t last;
     // What is expected.
     double seconds;
   };
@@ -42,6 +45,8 @@ class StepCosts {
 
   // Ascending.
   std::vector<Point> points_;
+  // Steps recorded.
+  int64_t added_ = 0;
   // Scratch of Pool.
   std::vector<Pooled> pools_;
 };

@@ -52,6 +52,15 @@ TEST(StepCostsTest, ADelayedStepOfFewerTokensSaysLittleOfMore) {
   EXPECT_DOUBLE_EQ(*costs.Seconds(65), 0.0025);
 }
 
+TEST(StepCostsTest, OldStepsOfFewerTokensSayLittleOfMore) {
+  StepCosts costs;
+  for (int tokens = 32; tokens < 64; ++tokens) {
+    for (int i = 0; i < 100; ++i) costs.Add(tokens, 0.0018);
+  }
+  for (int i = 0; i < 150; ++i) costs.Add(64, 0.0012);
+  EXPECT_LT(*costs.Seconds(64), 0.00125);
+}
+
 TEST(StepCostsTest, FollowsWhatIsMeasured) {
   StepCosts costs;
   for (int i = 0; i < 100; ++i) costs.Add(1, 0.010);
