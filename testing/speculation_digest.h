@@ -190,7 +190,8 @@ class SpeculationDigest {
     }
     if (fixed == 0) return;
     EXPECT_GT(random.drafts, 10 * requests_);
-    EXPECT_GT(right.right, 10 * requests_);
+    // In some ranges of requests outputs are short.
+    EXPECT_GT(right.right, 5 * requests_);
     EXPECT_GT(mixed.right, requests_);
     EXPECT_LT(mixed.right, mixed.drafts);
     EXPECT_GT(ngram.right, requests_);
