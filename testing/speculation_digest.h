@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <random>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -115,16 +117,44 @@ class DigestSink : public GenerationSink {
   Event finished_;
 };
 
+// The random requests of a test: ORCD_DIGEST_REQUESTS of them where that is set, from number
+// ORCD_DIGEST_FIRST on, so that several processes share many of them.
+struct DigestRange {
+  int first = 0;
+  int requests = 0;
+
+  // `requests`: as many as there are where nothing is set.
+  static DigestRange OfEnvironment(int requests) {
+    DigestRange range = {.requests = requests};
+    Read("ORCD_DIGEST_FIRST", range.first);
+    Read("ORCD_DIGEST_REQUESTS", range.requests);
+    return range;
+  }
+
+ private:
+  static void Read(const char* name, int& number) {
+    const char* const given = std::getenv(name);
+    if (given != nullptr) {
+      EXPECT_TRUE(absl::SimpleAtoi(given, &number)) << name << "=" << given;
+    }
+  }
+};
+
 // The requests run alone, and then in a crowd that has room for few of them, with each drafter.
 class SpeculationDigest {
  public:
   // `crowd`: sequences that may run together.
+  SpeculationDigest(BackendFactory make, DigestRange range, int crowd,
+                    std::shared_ptr<const Model> model = NanoModel())
+      : make_(std::move(make)),
+        requests_(range.requests),
+        first_(range.first),
+        crowd_(crowd),
+        model_(std::move(model)) {}
   SpeculationDigest(BackendFactory make, int requests, int crowd,
                     std::shared_ptr<const Model> model = NanoModel())
-      : make_(std::move(make)), requests_(requests), crowd_(crowd), model_(std::move(model)) {}
-
-  // The requests are those from this number on, so that several processes share many of them.
-  void BeginAt(int first) { first_ = first; }
+      : SpeculationDigest(std::move(make), DigestRange{.requests = requests}, crowd,
+                          std::move(model)) {}
 
   void Check() {
     RunAlone();
@@ -376,7 +406,7 @@ class SpeculationDigest {
 
   const BackendFactory make_;
   const int requests_;
-  int first_ = 0;
+  const int first_;
   const int crowd_;
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<KnownTexts> texts_ = std::make_shared<KnownTexts>();

@@ -16,11 +16,12 @@ std::shared_ptr<const Model> NanoHybrid() {
 }
 
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputs) {
-  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 20 : 120, 5).Check();
+  SpeculationDigest(CreateCpuBackend, DigestRange::OfEnvironment(testing::kSanitized ? 20 : 120), 5)
+      .Check();
 }
 
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfARecurrentModel) {
-  SpeculationDigest(CreateCpuBackend, 24, 5, NanoHybrid()).Check();
+  SpeculationDigest(CreateCpuBackend, DigestRange::OfEnvironment(24), 5, NanoHybrid()).Check();
 }
 
 // The models' own blocks predict, too.
