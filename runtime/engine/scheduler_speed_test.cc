@@ -96,7 +96,7 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   }
 
   SpeedText text_ = kNeverFound;
-  // Of all steps' durations, which also depend on contexts.
+  // Factor of the duration of every step: contexts make steps longer, too.
   double pace_ = 1;
 
  private:

@@ -30,7 +30,7 @@ class StepCosts {
     int count;
     // Value of added_ after the last one of them.
     int64_t last;
-    // What is expected.
+    // The expected duration.
     double seconds;
   };
   // Consecutive points that share a mean.
