@@ -151,10 +151,6 @@ class SpeculationDigest {
         first_(range.first),
         crowd_(crowd),
         model_(std::move(model)) {}
-  SpeculationDigest(BackendFactory make, int requests, int crowd,
-                    std::shared_ptr<const Model> model = NanoModel())
-      : SpeculationDigest(std::move(make), DigestRange{.requests = requests}, crowd,
-                          std::move(model)) {}
 
   void Check() {
     RunAlone();
@@ -220,8 +216,10 @@ class SpeculationDigest {
     }
     if (fixed == 0) return;
     EXPECT_GT(random.drafts, 10 * requests_);
-    // In some ranges of requests outputs are short.
-    EXPECT_GT(right.right, 5 * requests_);
+    // A text may begin as another one does, whose tokens then are guessed.
+    EXPECT_GT(right.right, right.drafts * 4 / 5);
+    // Behind the first requests are ranges of short outputs.
+    EXPECT_GT(right.right, (first_ == 0 ? 10 : 5) * requests_);
     EXPECT_GT(mixed.right, requests_);
     EXPECT_LT(mixed.right, mixed.drafts);
     EXPECT_GT(ngram.right, requests_);

@@ -62,7 +62,6 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
     drafter_ = std::make_unique<FunctionDrafter>(
         [this](const DraftRequest& request) { return Guess(request); });
     Make(info, prompt_ + kTokens + 1);
-    read_.assign(streams, 0);
     text_ = text;
     random_.seed(7);
     scripts_.clear();
@@ -103,7 +102,7 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   static constexpr int kTokens = 128;
 
   int prompt_ = 0;
-  // Tokens that the drafter has read of each slot's sequence.
+  // Tokens that the drafter has read of each slot's sequence, which is the same one for a turn.
   std::vector<size_t> read_;
 
   int streams() const { return static_cast<int>(scripts_.size()); }
@@ -112,7 +111,7 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
   double Turn(bool speculate) {
     sinks_.clear();
     ++turns_;
-    read_.assign(read_.size(), 0);
+    read_.assign(scripts_.size(), 0);
     const absl::Time begin = now_;
     std::vector<std::string> ids;
     for (const std::vector<int32_t>& script : scripts_) {
@@ -165,7 +164,6 @@ class SchedulerSpeedTest : public SchedulerHarness, public ::testing::Test {
 
   std::vector<int32_t> Guess(const DraftRequest& request) {
     size_t& read = read_[request.slot];
-    if (request.tokens.size() < read) read = 0;
     now_ += absl::Nanoseconds(500) + absl::Nanoseconds(200) * (request.tokens.size() - read);
     read = request.tokens.size();
     std::vector<int32_t> guess;

@@ -28,7 +28,7 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfARecurrentModel) {
 TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfModelsThatPredict) {
   for (const std::string architecture : {"qwen35", "glm4moe"}) {
     SCOPED_TRACE(architecture);
-    SpeculationDigest digest(CreateCpuBackend, 24, 5,
+    SpeculationDigest digest(CreateCpuBackend, {.requests = 24}, 5,
                              NanoModel({.architecture = architecture, .context_length = 512}));
     digest.Check();
     EXPECT_TRUE(digest.predicts());
@@ -36,9 +36,10 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfModelsThatPredict) 
 }
 
 TEST(SpeculationDigestTest, CheckpointsGiveTheSameOutputs) {
-  SpeculationDigest(NullBackendFactory(), testing::kSanitized ? 100 : 200, 8, NanoHybrid())
+  SpeculationDigest(NullBackendFactory(), {.requests = testing::kSanitized ? 100 : 200}, 8,
+                    NanoHybrid())
       .CheckCheckpoints();
-  SpeculationDigest(CreateCpuBackend, testing::kSanitized ? 8 : 20, 5, NanoHybrid())
+  SpeculationDigest(CreateCpuBackend, {.requests = testing::kSanitized ? 8 : 20}, 5, NanoHybrid())
       .CheckCheckpoints();
 }
 

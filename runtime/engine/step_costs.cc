@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -31,9 +30,7 @@ void StepCosts::Add(int tokens, double seconds) {
   auto place = std::lower_bound(points_.begin(), points_.end(), rounded,
                                 [](const Point& point, int size) { return point.tokens < size; });
   if (place == points_.end() || place->tokens != rounded) {
-    place = points_.insert(
-        place,
-        Point{.tokens = rounded, .mean = seconds, .count = 0, .last = 0, .seconds = seconds});
+    place = points_.insert(place, Point{.tokens = rounded, .mean = seconds});
   }
   // Steps are delayed by others and never hurried: one that took less than half shows that those
   // before it were delayed, as the first of its size may be that sets things up.
@@ -53,9 +50,11 @@ void StepCosts::Pool() {
   size_t pools = 0;
   for (const Point& point : points_) {
     const auto half_lives =
-        static_cast<int>(std::min<int64_t>((added_ - point.last) / kHalfLife, 64));
+        static_cast<int>(std::min<int64_t>((added_ - point.last) / kHalfLife, 63));
     const double steps = std::min<double>(point.count, 1 / kStepWeight);
-    Pooled pool = {.mean = point.mean, .weight = std::ldexp(steps, -half_lives), .points = 1};
+    Pooled pool = {.mean = point.mean,
+                   .weight = steps / static_cast<double>(uint64_t{1} << half_lives),
+                   .points = 1};
     for (; pools > 0 && pools_[pools - 1].mean > pool.mean; --pools) {
       const Pooled& before = pools_[pools - 1];
       const double weight = before.weight + pool.weight;

@@ -27,11 +27,11 @@ class StepCosts {
     int tokens;
     // The mean of `count` steps.
     double mean;
-    int count;
+    int count = 0;
     // Value of added_ after the last one of them.
-    int64_t last;
+    int64_t last = 0;
     // The expected duration.
-    double seconds;
+    double seconds = 0;
   };
   // Consecutive points that share a mean.
   struct Pooled {
