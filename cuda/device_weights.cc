@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/repack.h"
 #include "cuda/status.h"
 #include "cuda/weight_exponent.h"
@@ -78,14 +79,21 @@ absl::Status TooManyRows(size_t layer, int64_t rows) {
                                          " rows together, which the GPU backend does not support"));
 }
 
-// The experts' matrices as one, in which they follow one another, if they do in memory.
-std::optional<Matrix> AsOne(const std::vector<Matrix>& experts) {
-  Matrix all = experts[0];
-  for (size_t e = 1; e < experts.size(); ++e) {
-    if (experts[e].data != all.data + all.bytes()) return std::nullopt;
-    all.rows += experts[e].rows;
-  }
-  return all;
+bool FollowsInMemory(const Matrix& matrix, const Matrix& before) {
+  return matrix.data == before.data + before.bytes();
+}
+
+// True if the shared expert is kept with the others.
+bool SharedJoins(const ExpertsSpec& spec, const ExpertWeights& experts) {
+  return SharedMayJoin(spec) && experts.gate_bias.empty() && experts.down_bias.empty() &&
+         experts.shared_gate.type == experts.gate[0].type &&
+         experts.shared_up.type == experts.up[0].type &&
+         experts.shared_down.type == experts.down[0].type;
+}
+
+std::vector<Matrix> WithLast(std::vector<Matrix> matrices, const Matrix* last) {
+  if (last != nullptr) matrices.push_back(*last);
+  return matrices;
 }
 
 std::vector<float> RouterRows(const ExpertWeights& experts) {
@@ -211,13 +219,17 @@ class DeviceWeights::Planner {
     const int64_t rows = static_cast<int64_t>(upper.size()) * tiles_each * kTileRows;
     if (rows > std::numeric_limits<int32_t>::max()) return TooManyRows(i, rows);
     Take(tiles, upper[0], rows);
-    const auto all = AsOne(upper);
-    const auto all_lower = lower == nullptr ? std::nullopt : AsOne(*lower);
-    if (upper[0].rows % rows_a_tile == 0 && all && (lower == nullptr || all_lower)) {
-      layout_.placements.push_back({.upper = *all, .lower = all_lower, .tiles = &tiles});
-      return absl::OkStatus();
-    }
+    const bool whole_tiles = upper[0].rows % rows_a_tile == 0;
     for (size_t e = 0; e < upper.size(); ++e) {
+      if (e > 0 && whole_tiles) {
+        Placement& before = layout_.placements.back();
+        if (FollowsInMemory(upper[e], before.upper) &&
+            (lower == nullptr || FollowsInMemory((*lower)[e], *before.lower))) {
+          before.upper.rows += upper[e].rows;
+          if (lower != nullptr) before.lower->rows += (*lower)[e].rows;
+          continue;
+        }
+      }
       layout_.placements.push_back(
           {.upper = upper[e],
            .lower = lower == nullptr ? std::nullopt : std::optional((*lower)[e]),
@@ -273,7 +285,8 @@ class DeviceWeights::Planner {
     if (spec.experts.count == 0) {
       PlaceFfn(layer.ffn_gate, layer.ffn_up, layer.ffn_down, to);
     } else {
-      if (spec.experts.shared_ffn > 0) {
+      to.experts.shared_joins = SharedJoins(spec.experts, experts);
+      if (spec.experts.shared_ffn > 0 && !to.experts.shared_joins) {
         PlaceFfn(experts.shared_gate, experts.shared_up, experts.shared_down, to);
       }
       ORCD_RETURN_IF_ERROR(PlaceExperts(i, experts, to.experts));
@@ -402,8 +415,12 @@ class DeviceWeights::Planner {
                           [&experts] { return RouterRows(experts); });
     to.router_bias = PlaceVector(experts.router_bias);
     to.selection_bias = PlaceVector(experts.selection_bias);
-    ORCD_RETURN_IF_ERROR(Stack(i, to.gate_up, experts.gate, &experts.up));
-    ORCD_RETURN_IF_ERROR(Stack(i, to.down, experts.down));
+    const auto all = [&](const std::vector<Matrix>& each, const Matrix& shared) {
+      return WithLast(each, to.shared_joins ? &shared : nullptr);
+    };
+    const std::vector<Matrix> up = all(experts.up, experts.shared_up);
+    ORCD_RETURN_IF_ERROR(Stack(i, to.gate_up, all(experts.gate, experts.shared_gate), &up));
+    ORCD_RETURN_IF_ERROR(Stack(i, to.down, all(experts.down, experts.shared_down)));
     if (!experts.gate_bias.empty()) {
       to.gate_up_bias =
           PlaceMade(static_cast<int64_t>(experts.gate_bias.size() + experts.up_bias.size()),

@@ -20,9 +20,10 @@
 
 namespace orcd::cuda {
 
-// The experts of a layer (ExpertsSpec) but for the shared one. Vectors are null where there are
-// none.
+// The experts of a layer (ExpertsSpec). Vectors are null where there are none.
 struct DeviceExperts {
+  // The shared expert's matrices are the last of these, not the layer's (SharedMayJoin).
+  bool shared_joins = false;
   // [count, hidden] and, if the shared expert is gated, its router's row; F32 whatever the file's
   // type.
   const float* router = nullptr;
@@ -69,7 +70,8 @@ struct DeviceLayer {
   const float* attn_post_norm = nullptr;    // [hidden]
   const float* attn_sinks = nullptr;        // [heads]
   const float* ffn_norm = nullptr;          // [hidden]
-  // The layer's FFN or, of a layer with experts, the shared expert; no rows if it has none.
+  // The layer's FFN or, of a layer with experts, a shared expert that is apart; no rows if it has
+  // none.
   // If gate and up have one type and no bias: tiles of 8 gate rows above the same 8 up rows, 2 *
   // ffn rows with ffn padded to 8. Else: the gate alone, and `up`, which has no rows otherwise, is
   // separate.

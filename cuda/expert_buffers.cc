@@ -10,14 +10,17 @@ namespace {
 // The narrowest tiles are the most.
 constexpr int kLeastTileRows = 32;
 
+// The experts of which there are most.
+ExpertsSpec Most(const ExpertsSpec& spec) { return SharedMayJoin(spec) ? WithShared(spec) : spec; }
+
 }  // namespace
 
 int64_t ExpertBuffers::GatedBytes(const ModelSpec& spec, int tokens) {
   int64_t bytes = 0;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.experts.count == 0) continue;
-    bytes =
-        std::max(bytes, ActivationBytes(MaxExpertRows(layer.experts, tokens), layer.experts.ffn));
+    const int rows = MaxExpertRows(Most(layer.experts), tokens);
+    bytes = std::max(bytes, ActivationBytes(rows, layer.experts.ffn));
   }
   return bytes;
 }
@@ -26,7 +29,7 @@ int64_t ExpertBuffers::RowBytes(const ModelSpec& spec, int tokens) {
   int64_t bytes = 0;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.experts.count == 0) continue;
-    const int rows = MaxExpertRows(layer.experts, tokens);
+    const int rows = MaxExpertRows(Most(layer.experts), tokens);
     bytes = std::max({bytes, ActivationBytes(rows, spec.hidden),
                       int64_t{rows} * spec.hidden * int64_t{sizeof(float)}});
   }
@@ -43,9 +46,10 @@ ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, uint8_t* rows, C
     const ExpertsSpec& experts = layer.experts;
     if (experts.count == 0) continue;
     outputs = std::max(outputs, int64_t{RouterOutputs(experts)});
-    choices = std::max(choices, int64_t{tokens} * experts.used);
-    most_rows = std::max(most_rows, MaxExpertRows(experts, tokens));
-    most_tiles = std::max(most_tiles, MaxExpertTiles(experts, tokens, kLeastTileRows));
+    const ExpertsSpec most = Most(experts);
+    choices = std::max(choices, int64_t{tokens} * most.used);
+    most_rows = std::max(most_rows, MaxExpertRows(most, tokens));
+    most_tiles = std::max(most_tiles, MaxExpertTiles(most, tokens, kLeastTileRows));
     gates_shared |= RouterOutputs(experts) > experts.count;
   }
   if (outputs == 0) return;

@@ -262,6 +262,8 @@ class Forward {
   absl::Status RunGate(const Step& step, int layer, MatmulArgs args);
   // Multiplies by gate and up, and then applies the gate, in a kernel of its own.
   absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
+  // The layer's experts, with the shared one if it joins them.
+  ExpertsSpec AllExperts(int layer) const;
   // Leaves the output of the layer's experts for input x in `branch_`.
   absl::Status RunExperts(const Step& step, int layer, const Activations& x);
   // Writes `tables`.
@@ -276,7 +278,8 @@ class Forward {
   // AddsOneToken, the sum of the outputs is in `experts.out`, otherwise they are in `experts.y`.
   absl::Status MultiplyOneToken(const Step& step, int layer, const Activations& x,
                                 const ExpertTables& tables);
-  static bool AddsOneToken(const Step& step, const ExpertsSpec& spec);
+  static bool AddsOneToken(const Step& step, const ExpertsSpec& all);
+  // Shows the sum of the experts' outputs without the shared one.
   absl::Status TapExperts(const Step& step, int layer, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
   // The same if there is a block that predicts tokens, for which all rows are normalised.

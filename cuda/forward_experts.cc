@@ -41,38 +41,45 @@ absl::Status Forward::Tap::Router(int layer, float* logits, const ExpertsSpec& s
 }
 
 absl::Status Forward::Tap::ExpertWeights(int layer, const ExpertTables& tables,
-                                         const ExpertsSpec& spec) {
-  const int64_t choices = int64_t{tokens_} * spec.used;
+                                         const ExpertsSpec& spec, int used) {
+  const int64_t choices = int64_t{tokens_} * used;
   ORCD_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, reader_.Ints(tables.chosen, choices));
   ORCD_ASSIGN_OR_RETURN(const std::vector<float> weights, reader_.Floats(tables.weights, choices));
   std::vector<float> of_all(int64_t{tokens_} * spec.count);
   for (int64_t i = 0; i < choices; ++i) {
-    if (chosen[i] >= 0) of_all[i / spec.used * spec.count + chosen[i]] = weights[i];
+    // The shared expert is not shown.
+    const bool routed = chosen[i] >= 0 && chosen[i] < spec.count;
+    if (routed) of_all[i / used * spec.count + chosen[i]] = weights[i];
   }
   tap_.OnActivation(kExpertWeights, layer, of_all, tokens_, spec.count);
   return absl::OkStatus();
 }
 
-absl::Status Forward::RunExperts(const Step& step, int layer, const Activations& x) {
+ExpertsSpec Forward::AllExperts(int layer) const {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
+  return weights_.layers()[layer].experts.shared_joins ? WithShared(spec) : spec;
+}
+
+absl::Status Forward::RunExperts(const Step& step, int layer, const Activations& x) {
+  const ExpertsSpec all = AllExperts(layer);
   const DeviceLayer& w = weights_.layers()[layer];
   const ExpertBuffers& b = buffers_.experts;
   ExpertTables tables = b.tables;
-  if (RouterOutputs(spec) == spec.count) tables.shared_weights = nullptr;
+  if (RouterOutputs(all) == all.count) tables.shared_weights = nullptr;
   branch_ = {.partials = b.out,
              .splits = 1,
              .partials_tokens = step.shape.tokens,
              .post_norm = w.ffn_post_norm,
              .post_norm_point = kFfnPostNorm,
              .layer = layer};
-  if (kernels_.fuses && step.shape.tokens == 1 && MultipliesOneToken(spec, spec_.hidden)) {
+  if (kernels_.fuses && step.shape.tokens == 1 && MultipliesOneToken(all, spec_.hidden)) {
     ORCD_RETURN_IF_ERROR(MultiplyOneToken(step, layer, x, tables));
-    if (AddsOneToken(step, spec)) return absl::OkStatus();
+    if (AddsOneToken(step, all)) return absl::OkStatus();
   } else {
     ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
     ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, x, tables));
   }
-  CombineExpertsArgs combine = {.spec = spec,
+  CombineExpertsArgs combine = {.spec = all,
                                 .tables = tables,
                                 .y = b.y,
                                 .bias = w.experts.down_bias,
@@ -82,7 +89,7 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
                                 .tokens = step.shape.tokens,
                                 .out = b.out};
   if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapExperts(step, layer, combine));
-  if (spec.shared_ffn > 0) {
+  if (all.shared_ffn > 0) {
     ORCD_RETURN_IF_ERROR(RunGate(step, layer, {.prologue = x}));
     ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products,
                                         {.prologue = View(buffers_.gated, step.shape.tokens),
@@ -95,14 +102,15 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
   return absl::OkStatus();
 }
 
-bool Forward::AddsOneToken(const Step& step, const ExpertsSpec& spec) {
-  return step.tap == nullptr && spec.shared_ffn == 0;
+bool Forward::AddsOneToken(const Step& step, const ExpertsSpec& all) {
+  return step.tap == nullptr && all.shared_ffn == 0;
 }
 
 absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTables& tables) {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
   const DeviceExperts& w = weights_.layers()[layer].experts;
   const ExpertBuffers& b = buffers_.experts;
+  const ExpertsSpec all = AllExperts(layer);
   const int tokens = step.shape.tokens;
   ORCD_RETURN_IF_CUDA_ERROR(LaunchRouter({.x = b.x,
                                           .weights = w.router,
@@ -117,11 +125,12 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTab
   if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(step.tap->Router(layer, b.logits, spec));
   ORCD_RETURN_IF_CUDA_ERROR(
       LaunchChooseExperts({.spec = spec,
+                           .shared_joins = w.shared_joins,
                            .logits = b.logits,
                            .selection_bias = w.selection_bias,
                            .step_tokens = step.tables.tokens,
                            .tokens = tokens,
-                           .tile_rows = ExpertTileRows(spec, tokens),
+                           .tile_rows = ExpertTileRows(all, tokens),
                            .tables = tables,
                            // A load is that of the model's layers.
                            .load = layer < num_layers_ ? b.load : nullptr,
@@ -129,15 +138,15 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTab
                           step.stream),
       "choosing experts");
   if (step.tap == nullptr) return absl::OkStatus();
-  return step.tap->ExpertWeights(layer, tables, spec);
+  return step.tap->ExpertWeights(layer, tables, spec, all.used);
 }
 
 absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activations& x,
                                       const ExpertTables& tables) {
-  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const ExpertsSpec all = AllExperts(layer);
   const ExpertBuffers& b = buffers_.experts;
   const int tokens = step.shape.tokens;
-  const int max_rows = MaxExpertRows(spec, tokens);
+  const int max_rows = MaxExpertRows(all, tokens);
   const Activations inputs = View(b.inputs, max_rows);
   const Activations gated = View(buffers_.gated, max_rows);
   const int padded_hidden =
@@ -147,7 +156,7 @@ absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activat
           {.x = x, .cols = padded_hidden, .tables = tables, .max_rows = max_rows, .to = inputs},
           step.stream),
       "sorting tokens by expert");
-  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, spec.ffn));
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, all.ffn));
   ExpertMatmulArgs args = ExpertProduct(layer, tables, tokens);
   args.x = inputs;
   args.epilogue = SwiGlu{gated, spec_.layers[layer].activation};
@@ -163,26 +172,26 @@ absl::Status Forward::MultiplyExperts(const Step& step, int layer, const Activat
 
 ExpertMatmulArgs Forward::ExpertProduct(int layer, const ExpertTables& tables, int tokens,
                                         bool down) const {
-  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const ExpertsSpec all = AllExperts(layer);
   const DeviceExperts& w = weights_.layers()[layer].experts;
   const TiledMatrix& experts = down ? w.down : w.gate_up;
-  const int tile_rows = ExpertTileRows(spec, tokens);
+  const int tile_rows = ExpertTileRows(all, tokens);
   return {.experts = experts,
-          .expert_rows = experts.rows / spec.count,
+          .expert_rows = experts.rows / all.count,
           .tiles = tables.tiles,
-          .max_tiles = MaxExpertTiles(spec, tokens, tile_rows),
+          .max_tiles = MaxExpertTiles(all, tokens, tile_rows),
           .tile_rows = tile_rows,
-          .stored_rows = down ? spec_.hidden : 2 * spec.ffn,
+          .stored_rows = down ? spec_.hidden : 2 * all.ffn,
           .bias = down ? nullptr : w.gate_up_bias};
 }
 
 absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Activations& x,
                                        const ExpertTables& tables) {
-  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const ExpertsSpec all = AllExperts(layer);
   const ExpertBuffers& b = buffers_.experts;
-  const Activations gated = View(buffers_.gated, spec.used);
+  const Activations gated = View(buffers_.gated, all.used);
   // Nothing may come between the choice and the products.
-  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, spec.ffn));
+  ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, all.ffn));
   ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
   ExpertMatmulArgs args = ExpertProduct(layer, tables, /*tokens=*/1);
   args.x = x;
@@ -193,7 +202,7 @@ absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Activa
   args = ExpertProduct(layer, tables, /*tokens=*/1, /*down=*/true);
   args.x = gated;
   args.one_token = OneToken::kOwnRows;
-  if (AddsOneToken(step, spec)) {
+  if (AddsOneToken(step, all)) {
     args.epilogue = SumOfChoices{.weights = tables.weights,
                                  .bias = weights_.layers()[layer].experts.down_bias,
                                  .scale = 1 / kSwiGluScale,
@@ -206,8 +215,8 @@ absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Activa
   return absl::OkStatus();
 }
 
-// Shows the experts' outputs without the shared one.
 absl::Status Forward::TapExperts(const Step& step, int layer, CombineExpertsArgs args) {
+  args.added = spec_.layers[layer].experts.used;
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
   return step.tap->Rows(kExperts, layer, args.out, spec_.hidden);
 }

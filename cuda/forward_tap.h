@@ -70,7 +70,8 @@ class Forward::Tap {
   }
   // Lets the tap replace `logits`, of which the first `count` of a row are the experts'.
   absl::Status Router(int layer, float* logits, const ExpertsSpec& spec);
-  absl::Status ExpertWeights(int layer, const ExpertTables& tables, const ExpertsSpec& spec);
+  absl::Status ExpertWeights(int layer, const ExpertTables& tables, const ExpertsSpec& spec,
+                             int used);
   // The results of LaunchDeltaInputs.
   absl::Status DeltaInputs(int layer, const DeltaArgs& args);
   int64_t tokens() const { return tokens_; }

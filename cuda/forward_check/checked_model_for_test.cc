@@ -377,15 +377,17 @@ class Definition {
   Symbol Experts(const LayerSpec& layer, const DeviceLayer& w, Symbol x, Symbol& choice) {
     const ExpertsSpec& spec = layer.experts;
     const DeviceExperts& e = w.experts;
-    choice = gpu_.Choice(spec, gpu_.RouterLogits(At(e.router), x, At(e.router_bias)),
-                         At(e.selection_bias));
+    choice =
+        gpu_.Choice(spec, e.shared_joins, gpu_.RouterLogits(At(e.router), x, At(e.router_bias)),
+                    At(e.selection_bias));
     const Symbol gated = gpu_.Gate(
         gpu_.ExpertProduct(At(e.gate_up.data), gpu_.Sorted(x, choice), choice, At(e.gate_up_bias)),
         layer.activation);
     const Symbol y = gpu_.ExpertProduct(At(e.down.data), gated, choice, -1);
-    const Symbol shared =
-        spec.shared_ffn > 0 ? gpu_.Product(At(w.down.data), Gate(layer, w, x)) : -1;
-    return gpu_.Combined(y, choice, At(e.down_bias), shared, 1 / kSwiGluScale, spec.shared_gated);
+    const bool apart = spec.shared_ffn > 0 && !e.shared_joins;
+    const Symbol shared = apart ? gpu_.Product(At(w.down.data), Gate(layer, w, x)) : -1;
+    return gpu_.Combined(y, choice, At(e.down_bias), shared, 1 / kSwiGluScale,
+                         apart && spec.shared_gated);
   }
 
   void AddBranch(Symbol product, float scale, const float* bias, const float* post_norm) {
@@ -480,7 +482,7 @@ std::vector<ModelForm> AllForms() {
       layer.experts = {.count = 8,
                        .used = 2,
                        .ffn = 256,
-                       .shared_ffn = 768,
+                       .shared_ffn = 256,
                        .score = RouterScore::kSigmoid,
                        .groups = 2,
                        .groups_used = 1,
@@ -630,7 +632,7 @@ std::vector<ModelForm> AllForms() {
                layer.experts = {.count = 6,
                                 .used = 3,
                                 .ffn = 256,
-                                .shared_ffn = 512,
+                                .shared_ffn = 256,
                                 .shared_gated = true,
                                 .normalise = true};
              });

@@ -402,6 +402,40 @@ TEST(HybridPlanTest, ABlockThatPredictsIsALayerMore) {
   }
 }
 
+// A shared expert of the others' types is kept, and multiplied, with them.
+TEST(HybridPlanTest, ASharedExpertJoinsOthersOfItsTypes) {
+  const ModelSpec spec = Qwen35B();
+  ModelWeights weights = ModelWeightsFor(spec);
+  const auto plan = [&] {
+    auto planned = DeviceWeights::Plan(spec, weights, 1);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned.ok() ? *std::move(planned) : DeviceWeights();
+  };
+  const auto expect_rows = [](const DeviceLayer& layer, int experts, int shared_ffn) {
+    EXPECT_EQ(layer.experts.gate_up.rows, experts * 2 * 512);
+    EXPECT_EQ(layer.experts.down.rows, experts * 2048);
+    EXPECT_EQ(layer.gate_up.rows, 2 * shared_ffn);
+    EXPECT_EQ(layer.down.cols, shared_ffn);
+  };
+  for (const DeviceLayer& layer : plan().layers()) {
+    EXPECT_FALSE(layer.experts.shared_joins);
+    expect_rows(layer, 256, 512);
+  }
+  ExpertWeights& first = weights.layers[0].experts;
+  ExpertWeights& last = weights.layers.back().experts;
+  for (ExpertWeights* const experts : {&first, &last}) {
+    experts->shared_gate.type = experts->shared_up.type = experts->gate[0].type;
+    experts->shared_down.type = experts->down[0].type;
+  }
+  // One type that differs keeps all three apart.
+  last.shared_down.type = TensorType::kQ6_K;
+  const DeviceWeights planned = plan();
+  EXPECT_TRUE(planned.layers()[0].experts.shared_joins);
+  expect_rows(planned.layers()[0], 257, 0);
+  EXPECT_FALSE(planned.layers().back().experts.shared_joins);
+  expect_rows(planned.layers().back(), 256, 512);
+}
+
 // Gated attention has no biases in any file; one of its queries would stand in another order.
 TEST(HybridPlanTest, ABiasOfGatedQueriesIsRefused) {
   ModelSpec spec = Qwen27B();

@@ -290,8 +290,9 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
     PlaceVector(name("router"), e.router, RouterOutputs(experts) * spec.hidden);
     PlaceVector(name("router_bias"), e.router_bias, experts.count);
     PlaceVector(name("selection_bias"), e.selection_bias, experts.count);
-    PlaceMatrix(name("expert_gate_up"), e.gate_up, 1, experts.count, 2 * experts.ffn);
-    PlaceMatrix(name("expert_down"), e.down, 1, experts.count, spec.hidden);
+    const int all = experts.count + (e.shared_joins ? 1 : 0);
+    PlaceMatrix(name("expert_gate_up"), e.gate_up, 1, all, 2 * experts.ffn);
+    PlaceMatrix(name("expert_down"), e.down, 1, all, spec.hidden);
     PlaceVector(name("expert_gate_up_bias"), e.gate_up_bias, e.gate_up.rows);
     PlaceVector(name("expert_down_bias"), e.down_bias, experts.count * spec.hidden);
   }
@@ -795,12 +796,13 @@ enum TablePart { kChosenPart, kWeightsPart, kSharedPart, kRowsPart, kTokensPart,
 
 }  // namespace
 
-Symbol SymbolicGpu::Choice(const ExpertsSpec& spec, Symbol logits, Symbol selection_bias) {
-  return symbols_.Make(
-      absl::StrCat("choice of ", spec.used, " of ", spec.count, " by ",
-                   static_cast<int>(spec.score), " in ", spec.groups, " groups, ", spec.groups_used,
-                   ", ", spec.normalise ? "normalised" : "", spec.scale),
-      {logits, selection_bias});
+Symbol SymbolicGpu::Choice(const ExpertsSpec& spec, bool shared_joins, Symbol logits,
+                           Symbol selection_bias) {
+  return symbols_.Make(absl::StrCat("choice of ", spec.used, " of ", spec.count, " by ",
+                                    static_cast<int>(spec.score), " in ", spec.groups, " groups, ",
+                                    spec.groups_used, ", ", spec.normalise ? "normalised" : "",
+                                    spec.scale, shared_joins ? " and the shared one" : ""),
+                       {logits, selection_bias});
 }
 
 void SymbolicGpu::Perform(const RouterArgs& args) {
@@ -818,30 +820,31 @@ void SymbolicGpu::Perform(const RouterArgs& args) {
 void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
   Launch launch(*this, "the choice of experts");
   const ExpertsSpec& spec = args.spec;
+  const ExpertsSpec all = args.shared_joins ? WithShared(spec) : spec;
   launch.ExpectRows(args.tokens);
   // Rows that were gathered are no longer the step's tokens.
   const bool gathered = shape_.logit_rows == rows_ && shape_.logit_rows < shape_.tokens;
   launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");
   launch.Expect(args.load == (follows_ ? nullptr : buffers_.experts.load), "counters");
-  launch.Expect(args.tile_rows == ExpertTileRows(spec, args.tokens), "rows of a tile");
+  launch.Expect(args.tile_rows == ExpertTileRows(all, args.tokens), "rows of a tile");
   const int outputs = RouterOutputs(spec);
   const Symbol logits =
       launch.Whole(args.logits, int64_t{args.tokens} * outputs * 4, "a router's logits");
-  const Symbol choice =
-      Choice(spec, logits, launch.Vector(args.selection_bias, spec.count, "a selection bias"));
+  const Symbol choice = Choice(spec, args.shared_joins, logits,
+                               launch.Vector(args.selection_bias, spec.count, "a selection bias"));
   const ExpertTables& tables = args.tables;
-  const int64_t choices = int64_t{args.tokens} * spec.used * 4;
+  const int64_t choices = int64_t{args.tokens} * all.used * 4;
   launch.Write(tables.chosen, choices, {choice, kChosenPart});
   launch.Write(tables.weights, choices, {choice, kWeightsPart});
-  launch.Expect((tables.shared_weights != nullptr) == (outputs > spec.count),
+  launch.Expect((tables.shared_weights != nullptr) == (outputs > spec.count && !args.shared_joins),
                 "weights of the shared expert");
   if (tables.shared_weights != nullptr) {
     launch.Write(tables.shared_weights, int64_t{args.tokens} * 4, {choice, kSharedPart});
   }
   launch.Write(tables.rows, choices, {choice, kRowsPart});
-  launch.Write(tables.tokens, int64_t{MaxExpertRows(spec, args.tokens)} * 4, {choice, kTokensPart});
+  launch.Write(tables.tokens, int64_t{MaxExpertRows(all, args.tokens)} * 4, {choice, kTokensPart});
   launch.Write(tables.tiles,
-               int64_t{MaxExpertTiles(spec, args.tokens, args.tile_rows)} * sizeof(ExpertTile),
+               int64_t{MaxExpertTiles(all, args.tokens, args.tile_rows)} * sizeof(ExpertTile),
                {choice, kTilesPart});
   tile_rows_ = args.tile_rows;
   if (args.published_load != nullptr) told_load_ = choice;
@@ -912,6 +915,7 @@ void SymbolicGpu::Perform(const CombineExpertsArgs& args) {
   Launch launch(*this, "the sum of experts");
   const ExpertsSpec& spec = args.spec;
   launch.ExpectRows(args.tokens);
+  launch.Expect(args.added == 0, "choices");
   const Symbol y = launch.Whole(args.y, int64_t{MaxExpertRows(spec, args.tokens)} * args.hidden * 4,
                                 "the experts' outputs");
   const int64_t choices = int64_t{args.tokens} * spec.used * 4;

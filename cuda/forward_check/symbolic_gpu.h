@@ -173,7 +173,7 @@ class SymbolicGpu {
   Symbol RouterLogits(Symbol weights, Symbol x, Symbol bias) {
     return symbols_.Make("router", {weights, x, bias});
   }
-  Symbol Choice(const ExpertsSpec& spec, Symbol logits, Symbol selection_bias);
+  Symbol Choice(const ExpertsSpec& spec, bool shared_joins, Symbol logits, Symbol selection_bias);
   Symbol Sorted(Symbol x, Symbol choice) { return symbols_.Make("sorted", {x, choice}); }
   Symbol ExpertProduct(Symbol weights, Symbol x, Symbol choice, Symbol bias) {
     return symbols_.Make("product of experts", {weights, x, choice, bias});

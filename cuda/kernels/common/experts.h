@@ -6,6 +6,9 @@
 // A choice is one of the `used` experts of a token. Each choice has a row of the experts' inputs;
 // rows are sorted by expert, and of one expert by token, and each expert's rows begin at a multiple
 // of kExpertRowAlign. What a token gets depends on its own row alone: not on who shares its step.
+//
+// A shared expert joins the others if its matrices are like theirs (SharedMayJoin): it is then one
+// more, the last, which each token chooses too (WithShared), and needs no products of its own.
 #ifndef ORCD_CUDA_KERNELS_COMMON_EXPERTS_H_
 #define ORCD_CUDA_KERNELS_COMMON_EXPERTS_H_
 
@@ -33,6 +36,20 @@ inline constexpr int kMaxOneTokenChoices = 16;
 
 // Rows of activations that tensor cores take together.
 inline constexpr int kExpertRowAlign = 8;
+
+// True if the layer's shared expert joins the others, provided that its matrices have their types.
+constexpr bool SharedMayJoin(const ExpertsSpec& spec) {
+  return spec.shared_ffn > 0 && spec.shared_ffn == spec.ffn && spec.count < kMaxGpuExperts &&
+         spec.used < kMaxOneTokenChoices;
+}
+// The experts with the shared one among them, as all but the choice takes them.
+constexpr ExpertsSpec WithShared(ExpertsSpec spec) {
+  ++spec.count;
+  ++spec.used;
+  spec.shared_ffn = 0;
+  spec.shared_gated = false;
+  return spec;
+}
 
 // Most rows of the experts' inputs, with those that align them, of a step of `tokens` tokens.
 constexpr int MaxExpertRows(const ExpertsSpec& spec, int tokens) {
@@ -63,12 +80,13 @@ constexpr int ExpertTileRows(const ExpertsSpec& spec, int tokens) {
   return each <= 24 ? 32 : each <= 64 ? 64 : each <= 160 ? 128 : 256;
 }
 
-// The choices of a step's tokens in one layer, in VRAM. Every layer writes them anew.
+// The choices of a step's tokens in one layer, in VRAM. Every layer writes them anew. `used` is
+// WithShared's if the shared expert joins the others.
 struct ExpertTables {
   // [tokens, used] ascending indices; -1: the token has none, as it only pads the step.
   int32_t* chosen = nullptr;
   float* weights = nullptr;  // [tokens, used]
-  // [tokens] factor of the shared expert's output; null if it has none.
+  // [tokens] factor of the output of a shared expert that is apart; null if it has none.
   float* shared_weights = nullptr;
   int32_t* rows = nullptr;      // [tokens, used] the choice's row
   int32_t* tokens = nullptr;    // [MaxExpertRows] the row's token; -1: the row only aligns
@@ -92,7 +110,9 @@ cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream);
 // Chooses the experts of all tokens by the rules of ExpertsSpec, in F64, as runtime/cpu/router.h
 // describes, and sorts the choices: writes all of `tables`.
 struct ChooseExpertsArgs {
+  // Without a shared expert that joins the others.
   ExpertsSpec spec;
+  bool shared_joins = false;
   const float* logits = nullptr;          // [tokens, outputs]
   const float* selection_bias = nullptr;  // [count]; null: none
   // The step's tokens, of which those without a sequence choose nothing; null: all choose.
@@ -100,7 +120,8 @@ struct ChooseExpertsArgs {
   int tokens = 0;
   int tile_rows = 0;
   ExpertTables tables = {};
-  // Counts since the model was loaded, to which this layer's are added; in VRAM.
+  // Counts since the model was loaded, to which this layer's are added, without the shared expert;
+  // in VRAM.
   ExpertLoad* load = nullptr;
   // Null, or memory of the host that gets a copy of `load` (the last layer with experts).
   ExpertLoad* published_load = nullptr;
@@ -168,15 +189,17 @@ struct ExpertMatmulArgs {
 };
 
 // out = the sum over a token's choices, by ascending expert, of weight * (scale * y + bias), and
-// then the shared expert's product (of all tokens, unsummed) times its scale and its weight. F32, a
-// fused multiply-add each.
+// then the product (of all tokens, unsummed) of a shared expert that is apart, times its scale and
+// its weight. F32, a fused multiply-add each.
 struct CombineExpertsArgs {
   ExpertsSpec spec;
+  // Of a token's choices the first so many are added; 0: all.
+  int added = 0;
   ExpertTables tables = {};
   const float* y = nullptr;     // [max rows, hidden]
   const float* bias = nullptr;  // [count, hidden]; null: none
   float scale = 1;
-  const float* shared = nullptr;  // StoreF32::y; null: no shared expert
+  const float* shared = nullptr;  // StoreF32::y; null: no shared expert is apart
   int shared_splits = 0;
   int shared_tokens = 0;  // PartialsTokens
   float shared_scale = 1;

@@ -317,51 +317,62 @@ struct HostTables {
 
 int Outputs(const ExpertsSpec& spec) { return spec.count + (spec.shared_gated ? 1 : 0); }
 
+// Here a shared expert joins the others whenever it may.
+ExpertsSpec AllExperts(const ExpertsSpec& spec) {
+  return SharedMayJoin(spec) ? WithShared(spec) : spec;
+}
+bool GatesApart(const ExpertsSpec& spec) { return spec.shared_gated && !SharedMayJoin(spec); }
+
 HostTables HostChoose(const ExpertsSpec& spec, const std::vector<float>& logits,
                       const std::vector<float>& bias, const std::vector<bool>& chooses,
                       int tile_rows) {
   const int tokens = static_cast<int>(chooses.size());
+  const ExpertsSpec all = AllExperts(spec);
   HostTables t;
-  t.chosen.assign(size_t{1} * tokens * spec.used, -1);
+  t.chosen.assign(size_t{1} * tokens * all.used, -1);
   t.weights.assign(t.chosen.size(), 0.0f);
   t.rows.assign(t.chosen.size(), -1);
-  if (spec.shared_gated) t.shared_weights.assign(tokens, 0.0f);
+  if (GatesApart(spec)) t.shared_weights.assign(tokens, 0.0f);
   InParallel(tokens, [&](int64_t token) {
     if (!chooses[token]) return;
     const float* const row = &logits[token * Outputs(spec)];
     std::vector<cpu::ChosenExpert> chosen(spec.used);
     cpu::ChooseExperts(spec, {row, static_cast<size_t>(spec.count)}, bias, chosen);
     for (int j = 0; j < spec.used; ++j) {
-      t.chosen[token * spec.used + j] = chosen[j].expert;
-      t.weights[token * spec.used + j] = chosen[j].weight;
+      t.chosen[token * all.used + j] = chosen[j].expert;
+      t.weights[token * all.used + j] = chosen[j].weight;
     }
-    if (spec.shared_gated) {
-      t.shared_weights[token] = static_cast<float>(1 / (1 + std::exp(-double{row[spec.count]})));
+    const float weight =
+        spec.shared_gated ? static_cast<float>(1 / (1 + std::exp(-double{row[spec.count]}))) : 1.0f;
+    if (GatesApart(spec)) t.shared_weights[token] = weight;
+    if (SharedMayJoin(spec)) {
+      t.chosen[token * all.used + spec.used] = spec.count;
+      t.weights[token * all.used + spec.used] = weight;
     }
   });
-  std::vector<std::vector<int32_t>> of_expert(spec.count);
+  std::vector<std::vector<int32_t>> of_expert(all.count);
   for (size_t choice = 0; choice < t.chosen.size(); ++choice) {
     if (t.chosen[choice] < 0) continue;
     of_expert[t.chosen[choice]].push_back(static_cast<int32_t>(choice));
   }
-  t.tokens.assign(MaxExpertRows(spec, tokens), -1);
+  t.tokens.assign(MaxExpertRows(all, tokens), -1);
   int row = 0;
-  for (int e = 0; e < spec.count; ++e) {
+  for (int e = 0; e < all.count; ++e) {
     const int count = static_cast<int>(of_expert[e].size());
     if (count == 0) continue;
-    t.load.Add(count);
+    if (e < spec.count) t.load.Add(count);
     for (int first = 0; first < count; first += tile_rows) {
       t.tiles.push_back({e, row + first, std::min(tile_rows, count - first)});
     }
     for (const int32_t choice : of_expert[e]) {
       t.rows[choice] = row;
-      t.tokens[row++] = choice / spec.used;
+      t.tokens[row++] = choice / all.used;
     }
     row = RoundUpTo(row, kExpertRowAlign);
   }
   EXPECT_LE(row, static_cast<int>(t.tokens.size()));
-  EXPECT_LE(static_cast<int>(t.tiles.size()), MaxExpertTiles(spec, tokens, tile_rows));
-  t.tiles.resize(MaxExpertTiles(spec, tokens, tile_rows), {0, 0, 0});
+  EXPECT_LE(static_cast<int>(t.tiles.size()), MaxExpertTiles(all, tokens, tile_rows));
+  t.tiles.resize(MaxExpertTiles(all, tokens, tile_rows), {0, 0, 0});
   return t;
 }
 
@@ -422,17 +433,17 @@ class ChooseExpertsTest : public GpuTest {
 
   struct Tables {
     Tables(const ExpertsSpec& spec, int tokens, int tile_rows)
-        : chosen(size_t{1} * tokens * spec.used),
-          weights(size_t{1} * tokens * spec.used),
-          shared_weights(spec.shared_gated ? tokens : 0),
-          rows(size_t{1} * tokens * spec.used),
-          tokens(MaxExpertRows(spec, tokens)),
-          tiles(size_t{1} * MaxExpertTiles(spec, tokens, tile_rows)) {}
+        : chosen(size_t{1} * tokens * AllExperts(spec).used),
+          weights(size_t{1} * tokens * AllExperts(spec).used),
+          shared_weights(GatesApart(spec) ? tokens : 0),
+          rows(size_t{1} * tokens * AllExperts(spec).used),
+          tokens(MaxExpertRows(AllExperts(spec), tokens)),
+          tiles(size_t{1} * MaxExpertTiles(AllExperts(spec), tokens, tile_rows)) {}
 
     ExpertTables view(const ExpertsSpec& spec) const {
       return {.chosen = chosen.data(),
               .weights = weights.data(),
-              .shared_weights = spec.shared_gated ? shared_weights.data() : nullptr,
+              .shared_weights = GatesApart(spec) ? shared_weights.data() : nullptr,
               .rows = rows.data(),
               .tokens = tokens.data(),
               .tiles = tiles.data()};
@@ -464,7 +475,7 @@ class ChooseExpertsTest : public GpuTest {
                                                             const std::vector<float>& bias,
                                                             const std::vector<bool>& chooses) {
     const int tokens = static_cast<int>(chooses.size());
-    const int tile_rows = ExpertTileRows(spec, tokens);
+    const int tile_rows = ExpertTileRows(AllExperts(spec), tokens);
     const HostTables expected = HostChoose(spec, logits, bias, chooses, tile_rows);
     const DeviceArray<float> device_logits(logits);
     const DeviceArray<float> device_bias(bias);
@@ -484,6 +495,7 @@ class ChooseExpertsTest : public GpuTest {
 
     const Tables tables(spec, tokens, tile_rows);
     const ChooseExpertsArgs args = {.spec = spec,
+                                    .shared_joins = SharedMayJoin(spec),
                                     .logits = device_logits.data(),
                                     .selection_bias = bias.empty() ? nullptr : device_bias.data(),
                                     .step_tokens = all ? nullptr : device_entries.data(),
@@ -496,7 +508,7 @@ class ChooseExpertsTest : public GpuTest {
     const std::vector<float> weights = tables.weights.Read();
     EXPECT_TRUE(SameBits(chosen, expected.chosen));
     EXPECT_TRUE(NearWeights(weights, expected.weights));
-    if (spec.shared_gated) {
+    if (GatesApart(spec)) {
       EXPECT_TRUE(NearWeights(tables.shared_weights.Read(), expected.shared_weights));
     }
     EXPECT_TRUE(SameBits(tables.rows.Read(), expected.rows));
@@ -549,6 +561,7 @@ std::vector<ExpertsSpec> Specs() {
   return {{.count = 128, .used = 8, .ffn = 8, .score = kSoftmax, .normalise = true},
           {.count = 8, .used = 2, .ffn = 8, .score = kSoftmax, .normalise = true},
           {.count = 60, .used = 4, .ffn = 8, .shared_ffn = 8, .shared_gated = true},
+          {.count = 60, .used = 4, .ffn = 8, .shared_ffn = 16, .shared_gated = true},
           {.count = 32, .used = 4, .ffn = 8, .score = kChosen},
           {.count = 128,
            .used = 8,
@@ -596,7 +609,7 @@ std::vector<ExpertsSpec> Specs() {
 std::string Name(const ExpertsSpec& spec) {
   return std::to_string(spec.used) + " of " + std::to_string(spec.count) + ", score " +
          std::to_string(static_cast<int>(spec.score)) + ", " + std::to_string(spec.groups) +
-         " groups";
+         " groups, shared width " + std::to_string(spec.shared_ffn);
 }
 
 constexpr int kTokenCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 63, 64, 65, 127, 512, 513, 1000, 4096};
@@ -752,8 +765,8 @@ TEST_F(ChooseExpertsTest, DoNotDependOnTheOtherTokens) {
       const auto from = logits.begin() + size_t{1} * first * Outputs(spec);
       const std::vector<float> some(from, from + size_t{1} * tokens * Outputs(spec));
       const auto alone = Check(spec, some, bias, AllChoose(tokens));
-      const size_t at = size_t{1} * first * spec.used;
-      const size_t count = size_t{1} * tokens * spec.used;
+      const size_t at = size_t{1} * first * AllExperts(spec).used;
+      const size_t count = size_t{1} * tokens * AllExperts(spec).used;
       EXPECT_TRUE(SameBits(std::span<const int32_t>(alone.first),
                            std::span<const int32_t>(all.first).subspan(at, count)));
       EXPECT_TRUE(SameBits(std::span<const float>(alone.second),

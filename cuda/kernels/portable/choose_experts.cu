@@ -44,6 +44,10 @@ constexpr size_t kSharedBytes = (48 - 1) * 1024;
 constexpr int kLoadNumbers = ExpertLoad::kBuckets + 1;
 static_assert(sizeof(ExpertLoad) == kLoadNumbers * sizeof(uint64_t));
 
+__host__ __device__ __forceinline__ ExpertsSpec AllExperts(const ChooseExpertsArgs& args) {
+  return args.shared_joins ? WithShared(args.spec) : args.spec;
+}
+
 // Shared memory of a sorting block.
 struct SortMemory {
   // [2, count] tokens of the block that chose an expert.
@@ -87,7 +91,7 @@ __device__ __forceinline__ int SumOfLanesTo(int value) {
 }
 
 // Chooses for token `token`, if there is one, by a team; its first warp's lane j gets choice j, or
-// -1. All warps of the block, once.
+// -1, with the shared expert behind the others if it joins them. All warps of the block, once.
 template <int kLaneKeys>
 __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int token,
                                               const Team& team, uint64_t* keys) {
@@ -100,16 +104,23 @@ __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int
       there && (args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0);
   const LaneChoice choice = ChooseExpertsOfToken<kLaneKeys>(spec, chooses ? logits : nullptr,
                                                             args.selection_bias, team, keys);
+  const int64_t first = int64_t{token} * (spec.used + (args.shared_joins ? 1 : 0));
   if (there && team.chooses() && lane < spec.used) {
-    args.tables.chosen[int64_t{token} * spec.used + lane] = choice.expert;
-    args.tables.weights[int64_t{token} * spec.used + lane] = choice.weight;
+    args.tables.chosen[first + lane] = choice.expert;
+    args.tables.weights[first + lane] = choice.weight;
   }
-  if (there && team.warp == team.warps - 1 && lane == 0 && spec.shared_gated &&
-      args.tables.shared_weights != nullptr) {
-    args.tables.shared_weights[token] =
-        chooses ? static_cast<float>(Sigmoid(logits[spec.count])) : 0.0f;
+  const int shared = chooses ? spec.count : -1;
+  if (there && team.warp == team.warps - 1 && lane == 0) {
+    float weight = chooses ? 1 : 0;
+    if (chooses && spec.shared_gated) weight = static_cast<float>(Sigmoid(logits[spec.count]));
+    if (args.shared_joins) {
+      args.tables.chosen[first + spec.used] = shared;
+      args.tables.weights[first + spec.used] = weight;
+    } else if (args.tables.shared_weights != nullptr) {
+      args.tables.shared_weights[token] = weight;
+    }
   }
-  return choice.expert;
+  return args.shared_joins && lane == spec.used ? shared : choice.expert;
 }
 
 // Writes rows, tokens and tiles of the block's share of the step, and in the first block the load.
@@ -122,7 +133,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   __shared__ int row_sums[kWarps];
   __shared__ int tile_sums[kWarps];
   __shared__ int load[kLoadNumbers];
-  const ExpertsSpec& spec = args.spec;
+  const ExpertsSpec spec = AllExperts(args);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -145,7 +156,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   const int all_tiles = __reduce_add_sync(~0u, lane < kWarps ? tile_sums[lane] : 0);
   const int first_row = row_end - rows;
   if (thread < spec.count) sort.before[thread] += first_row;
-  if (blockIdx.x == 0 && total > 0) {
+  if (blockIdx.x == 0 && total > 0 && thread < args.spec.count) {
     atomicAdd(&load[min(32 - __clz(total - 1), static_cast<int>(ExpertLoad::kBuckets) - 1)], 1);
     atomicAdd(&load[kLoadNumbers - 1], total);
   }
@@ -202,7 +213,7 @@ __global__ void __launch_bounds__(kAloneWarps * 32)
   // (OneToken::kSharedRow).
   LaunchDependents();
   static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
-  const ExpertsSpec& spec = args.spec;
+  const ExpertsSpec spec = AllExperts(args);
   const ExpertTables& tables = args.tables;
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -230,7 +241,7 @@ __global__ void __launch_bounds__(kAloneWarps * 32)
   }
   if (!counts) return;
   // The first bucket has experts of one token, and the last number is the tokens'.
-  if (lane == 0 || lane == kLoadNumbers - 1) number += choices;
+  if (lane == 0 || lane == kLoadNumbers - 1) number += chooses ? args.spec.used : 0;
   numbers[lane] = number;
   if (args.published_load != nullptr) {
     reinterpret_cast<volatile uint64_t*>(args.published_load)[lane] = number;
@@ -244,7 +255,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
     ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
-  const ExpertsSpec& spec = args.spec;
+  const ExpertsSpec spec = AllExperts(args);
   const SortMemory sort(shared, spec);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -253,7 +264,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   const int token = warp / warps;
   const Team team = {.index = token, .warp = warp % warps, .warps = warps};
   uint64_t* const keys =
-      reinterpret_cast<uint64_t*>(shared + SortBytes(spec)) + token * ChoiceKeys(spec);
+      reinterpret_cast<uint64_t*>(shared + SortBytes(spec)) + token * ChoiceKeys(args.spec);
   sort.Clear<kSortThreads>(spec.count);
   WaitForDependency();
   __syncthreads();
@@ -287,7 +298,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
     SortKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
-  const ExpertsSpec& spec = args.spec;
+  const ExpertsSpec spec = AllExperts(args);
   const SortMemory sort(shared, spec);
   const int thread = static_cast<int>(threadIdx.x);
   sort.Clear<kSortThreads>(spec.count);
@@ -335,7 +346,7 @@ cudaError_t LaunchChoice(const ChooseExpertsArgs& args, cudaStream_t stream) {
   }
   // The registers of 1,024 threads do not hold more logits.
   if constexpr (kLaneKeys <= kMoreLaneKeys) {
-    const size_t few_bytes = SortBytes(spec) + args.tokens * keys_bytes;
+    const size_t few_bytes = SortBytes(AllExperts(args)) + args.tokens * keys_bytes;
     if (args.tokens <= kFewTokens && few_bytes <= kSharedBytes) {
       return LaunchInDecode(ChooseFewKernel<kLaneKeys>, dim3(1), kSortThreads, few_bytes, stream,
                             args);
@@ -350,7 +361,7 @@ cudaError_t LaunchChoice(const ChooseExpertsArgs& args, cudaStream_t stream) {
                      teams * warps * 32, teams * keys_bytes, stream, args, warps);
   if (error != cudaSuccess) return error;
   return LaunchInDecode(SortKernel, dim3((args.tokens + kSortTokens - 1) / kSortTokens),
-                        kSortThreads, SortBytes(spec), stream, args);
+                        kSortThreads, SortBytes(AllExperts(args)), stream, args);
 }
 
 }  // namespace
@@ -359,7 +370,7 @@ cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stre
   const ExpertsSpec& spec = args.spec;
   if (spec.count < 1 || spec.count > kMaxGpuExperts || spec.used < 1 || spec.used > spec.count ||
       spec.used > kMaxGpuExpertsUsed || spec.groups < 1 || spec.count % spec.groups != 0 ||
-      args.tokens < 1 || args.tile_rows < 1) {
+      args.tokens < 1 || args.tile_rows < 1 || (args.shared_joins && !SharedMayJoin(spec))) {
     return cudaErrorInvalidValue;
   }
   if (spec.count <= 32 * kFewLaneKeys) return LaunchChoice<kFewLaneKeys>(args, stream);
