@@ -37,6 +37,7 @@ struct ExpertBuffers {
   float* y = nullptr;        // [MaxExpertRows, hidden]
   float* out = nullptr;      // CombineExpertsArgs::out
   ExpertLoad* load = nullptr;
+  int32_t* blocks_done = nullptr;  // RouteOneTokenArgs::blocks_done
 };
 
 }  // namespace orcd::cuda

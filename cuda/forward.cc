@@ -693,7 +693,15 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   const DeviceLayer& w = weights_.layers()[layer];
   const bool experts = spec_.layers[layer].experts.count > 0;
   MatmulArgs args;
-  if (layer_.form == LayerForm::kParallel) {
+  NormArgs norm = NormOf(branch_, w.ffn_norm);
+  if (TakesNorm(step, layer, norm)) {
+    branch_ = {};
+    norm.tokens = 1;
+    norm.new_residual = new_residual_;
+    norm.out = View(buffers_.normed, 1);
+    args.prologue = norm;
+    std::swap(residual_, new_residual_);
+  } else if (layer_.form == LayerForm::kParallel) {
     // The product of `down` takes the place of that of attention.
     ORCD_RETURN_IF_ERROR(AddBranch(step));
     args.prologue = View(buffers_.normed, step.shape.tokens);
@@ -708,7 +716,7 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
     }
   }
   if (experts) {
-    ORCD_RETURN_IF_ERROR(RunExperts(step, layer, std::get<Activations>(args.prologue)));
+    ORCD_RETURN_IF_ERROR(RunExperts(step, layer, args.prologue));
   } else {
     ORCD_RETURN_IF_ERROR(RunGate(step, layer, args));
     ORCD_RETURN_IF_ERROR(

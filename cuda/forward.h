@@ -264,10 +264,14 @@ class Forward {
   absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
   // The layer's experts, with the shared one if it joins them.
   ExpertsSpec AllExperts(int layer) const;
-  // Leaves the output of the layer's experts for input x in `branch_`.
-  absl::Status RunExperts(const Step& step, int layer, const Activations& x);
+  // Leaves the output of the layer's experts in `branch_`: for input x, or for what a norm makes
+  // that TakesNorm.
+  absl::Status RunExperts(const Step& step, int layer, const Prologue& x);
+  // True of a norm that is run with the choice of experts.
+  bool TakesNorm(const Step& step, int layer, const NormArgs& norm) const;
   // Writes `tables`.
-  absl::Status ChooseExperts(const Step& step, int layer, const ExpertTables& tables);
+  absl::Status ChooseExperts(const Step& step, int layer, const Prologue& x,
+                             const ExpertTables& tables);
   // Multiplies the rows that `tables` name: x of experts' inputs to `experts.y`.
   absl::Status MultiplyExperts(const Step& step, int layer, const Activations& x,
                                const ExpertTables& tables);
@@ -276,7 +280,7 @@ class Forward {
                                  bool down = false) const;
   // Both of the above for a step of one token, whose rows are not gathered (OneToken). If
   // AddsOneToken, the sum of the outputs is in `experts.out`, otherwise they are in `experts.y`.
-  absl::Status MultiplyOneToken(const Step& step, int layer, const Activations& x,
+  absl::Status MultiplyOneToken(const Step& step, int layer, const Prologue& x,
                                 const ExpertTables& tables);
   static bool AddsOneToken(const Step& step, const ExpertsSpec& all);
   // Shows the sum of the experts' outputs without the shared one.

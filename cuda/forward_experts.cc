@@ -2,6 +2,7 @@
 // that graphs hold them (experts.h).
 #include <algorithm>
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "cuda/expert_buffers.h"
@@ -12,6 +13,15 @@
 #include "runtime/base/error.h"
 
 namespace orcd::cuda {
+namespace {
+
+// What the experts multiply: x itself, or what the norm has made of it.
+Activations InputOf(const Prologue& x) {
+  const auto* const norm = std::get_if<NormArgs>(&x);
+  return norm == nullptr ? std::get<Activations>(x) : norm->out;
+}
+
+}  // namespace
 
 using enum TapPoint;
 
@@ -60,7 +70,13 @@ ExpertsSpec Forward::AllExperts(int layer) const {
   return weights_.layers()[layer].experts.shared_joins ? WithShared(spec) : spec;
 }
 
-absl::Status Forward::RunExperts(const Step& step, int layer, const Activations& x) {
+bool Forward::TakesNorm(const Step& step, int layer, const NormArgs& norm) const {
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  return kernels_.fuses && step.shape.tokens == 1 && step.tap == nullptr && spec.count > 0 &&
+         RoutesOneToken(norm, spec) && MultipliesOneToken(AllExperts(layer), spec_.hidden);
+}
+
+absl::Status Forward::RunExperts(const Step& step, int layer, const Prologue& x) {
   const ExpertsSpec all = AllExperts(layer);
   const DeviceLayer& w = weights_.layers()[layer];
   const ExpertBuffers& b = buffers_.experts;
@@ -76,8 +92,8 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
     ORCD_RETURN_IF_ERROR(MultiplyOneToken(step, layer, x, tables));
     if (AddsOneToken(step, all)) return absl::OkStatus();
   } else {
-    ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
-    ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, x, tables));
+    ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, x, tables));
+    ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, std::get<Activations>(x), tables));
   }
   CombineExpertsArgs combine = {.spec = all,
                                 .tables = tables,
@@ -90,7 +106,7 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Activations&
                                 .out = b.out};
   if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapExperts(step, layer, combine));
   if (all.shared_ffn > 0) {
-    ORCD_RETURN_IF_ERROR(RunGate(step, layer, {.prologue = x}));
+    ORCD_RETURN_IF_ERROR(RunGate(step, layer, {.prologue = InputOf(x)}));
     ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products,
                                         {.prologue = View(buffers_.gated, step.shape.tokens),
                                          .product = {.matrices = {w.down}, .num_matrices = 1}}));
@@ -106,37 +122,44 @@ bool Forward::AddsOneToken(const Step& step, const ExpertsSpec& all) {
   return step.tap == nullptr && all.shared_ffn == 0;
 }
 
-absl::Status Forward::ChooseExperts(const Step& step, int layer, const ExpertTables& tables) {
+absl::Status Forward::ChooseExperts(const Step& step, int layer, const Prologue& x,
+                                    const ExpertTables& tables) {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
   const DeviceExperts& w = weights_.layers()[layer].experts;
   const ExpertBuffers& b = buffers_.experts;
   const ExpertsSpec all = AllExperts(layer);
   const int tokens = step.shape.tokens;
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchRouter({.x = b.x,
-                                          .weights = w.router,
-                                          .bias = w.router_bias,
-                                          .count = spec.count,
-                                          .outputs = RouterOutputs(spec),
-                                          .hidden = spec_.hidden,
-                                          .tokens = tokens,
-                                          .logits = b.logits},
-                                         step.stream),
-                            "a router");
+  const RouterArgs router = {.x = b.x,
+                             .weights = w.router,
+                             .bias = w.router_bias,
+                             .count = spec.count,
+                             .outputs = RouterOutputs(spec),
+                             .hidden = spec_.hidden,
+                             .tokens = tokens,
+                             .logits = b.logits};
+  const ChooseExpertsArgs choice = {
+      .spec = spec,
+      .shared_joins = w.shared_joins,
+      .logits = b.logits,
+      .selection_bias = w.selection_bias,
+      .step_tokens = step.tables.tokens,
+      .tokens = tokens,
+      .tile_rows = ExpertTileRows(all, tokens),
+      .tables = tables,
+      // A load is that of the model's layers.
+      .load = layer < num_layers_ ? b.load : nullptr,
+      .published_load = layer == step.load_layer ? step.load : nullptr};
+  if (const auto* const norm = std::get_if<NormArgs>(&x)) {
+    ORCD_RETURN_IF_CUDA_ERROR(
+        LaunchRouteOneToken(
+            {.norm = *norm, .router = router, .choice = choice, .blocks_done = b.blocks_done},
+            step.stream),
+        "choosing experts");
+    return absl::OkStatus();
+  }
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchRouter(router, step.stream), "a router");
   if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(step.tap->Router(layer, b.logits, spec));
-  ORCD_RETURN_IF_CUDA_ERROR(
-      LaunchChooseExperts({.spec = spec,
-                           .shared_joins = w.shared_joins,
-                           .logits = b.logits,
-                           .selection_bias = w.selection_bias,
-                           .step_tokens = step.tables.tokens,
-                           .tokens = tokens,
-                           .tile_rows = ExpertTileRows(all, tokens),
-                           .tables = tables,
-                           // A load is that of the model's layers.
-                           .load = layer < num_layers_ ? b.load : nullptr,
-                           .published_load = layer == step.load_layer ? step.load : nullptr},
-                          step.stream),
-      "choosing experts");
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchChooseExperts(choice, step.stream), "choosing experts");
   if (step.tap == nullptr) return absl::OkStatus();
   return step.tap->ExpertWeights(layer, tables, spec, all.used);
 }
@@ -185,16 +208,16 @@ ExpertMatmulArgs Forward::ExpertProduct(int layer, const ExpertTables& tables, i
           .bias = down ? nullptr : w.gate_up_bias};
 }
 
-absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Activations& x,
+absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Prologue& x,
                                        const ExpertTables& tables) {
   const ExpertsSpec all = AllExperts(layer);
   const ExpertBuffers& b = buffers_.experts;
   const Activations gated = View(buffers_.gated, all.used);
-  // Nothing may come between the choice and the products.
+  // Nothing may come between the products.
   ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, all.ffn));
-  ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, tables));
+  ORCD_RETURN_IF_ERROR(ChooseExperts(step, layer, x, tables));
   ExpertMatmulArgs args = ExpertProduct(layer, tables, /*tokens=*/1);
-  args.x = x;
+  args.x = InputOf(x);
   args.epilogue = SwiGlu{gated, spec_.layers[layer].activation};
   args.one_token = OneToken::kSharedRow;
   ORCD_RETURN_IF_CUDA_ERROR(kernels_.expert_gemm(args, device_, step.stream),

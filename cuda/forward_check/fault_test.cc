@@ -580,14 +580,36 @@ std::vector<Fault> FaultsOfExperts() {
        [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); }, "bytes of the experts' rows",
        "qwen3moe"},
       {"one_tokens_experts_before_their_choice", kQ4, kOne,
-       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); },
-       "a product of experts has the wrong launch before it", "qwen3moe"},
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); }, "bytes of the experts' rows",
+       "qwen3moe"},
       {"one_tokens_experts_without_weights", kQ4, kOne,
        [](const Step& s) {
          SumOfChoices& sum = std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue);
          sum.weights = reinterpret_cast<const float*>(s.buffers.experts.tables.rows);
        },
        "a product of experts has the wrong table of experts", "qwen3moe"},
+      {"one_tokens_norm_before_its_product", kQ4, kOne,
+       [](const Step& s) { Hasten<RouteOneTokenArgs>(s, 1); }, "of a product", "qwen3moe"},
+      {"one_tokens_experts_by_another_norm", kQ4, kOne,
+       [](const Step& s) {
+         RouteOneTokenArgs& args = Get<RouteOneTokenArgs>(s, 1);
+         args.norm.weight = s.weights.layers()[0].ffn_norm;
+       },
+       "layer 2 has keys and values", "qwen3moe"},
+      {"one_tokens_residual_in_place", kQ4, kOne,
+       [](const Step& s) {
+         NormArgs& norm = Get<RouteOneTokenArgs>(s, 1).norm;
+         norm.new_residual = norm.residual;
+       },
+       "writes what it uses", "qwen3moe"},
+      {"one_tokens_router_of_another_layer", kQ4, kOne,
+       [](const Step& s) {
+         Get<RouteOneTokenArgs>(s, 1).router.weights = s.weights.layers()[0].experts.router;
+       },
+       "layer 2 has keys and values", "qwen3moe"},
+      {"one_tokens_choice_by_other_logits", kQ4, kOne,
+       [](const Step& s) { Get<RouteOneTokenArgs>(s, 1).choice.logits = s.buffers.experts.x; },
+       "the choice of one token's experts has the wrong logits", "qwen3moe"},
       {"no_bias_of_one_tokens_down", kQ4, kOne,
        [](const Step& s) {
          std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue).bias = nullptr;
@@ -600,7 +622,7 @@ std::vector<Fault> FaultsOfExperts() {
        "layer 2 has keys and values", "qwen3moe"},
 
       // --- Weights. ---
-      {"router_of_another_layer", kQ4, kOne,
+      {"router_of_another_layer", kQ4, kDecode,
        [](const Step& s) { Get<RouterArgs>(s, 1).weights = s.weights.layers()[0].experts.router; },
        "layer 2 has keys and values", "qwen3moe"},
       {"router_without_the_shared_experts_row", kQ4, kDecode,

@@ -417,7 +417,8 @@ TEST(HybridPlanTest, ASharedExpertJoinsOthersOfItsTypes) {
     EXPECT_EQ(layer.gate_up.rows, 2 * shared_ffn);
     EXPECT_EQ(layer.down.cols, shared_ffn);
   };
-  for (const DeviceLayer& layer : plan().layers()) {
+  const DeviceWeights apart = plan();
+  for (const DeviceLayer& layer : apart.layers()) {
     EXPECT_FALSE(layer.experts.shared_joins);
     expect_rows(layer, 256, 512);
   }
@@ -429,11 +430,11 @@ TEST(HybridPlanTest, ASharedExpertJoinsOthersOfItsTypes) {
   }
   // One type that differs keeps all three apart.
   last.shared_down.type = TensorType::kQ6_K;
-  const DeviceWeights planned = plan();
-  EXPECT_TRUE(planned.layers()[0].experts.shared_joins);
-  expect_rows(planned.layers()[0], 257, 0);
-  EXPECT_FALSE(planned.layers().back().experts.shared_joins);
-  expect_rows(planned.layers().back(), 256, 512);
+  const DeviceWeights joined = plan();
+  EXPECT_TRUE(joined.layers()[0].experts.shared_joins);
+  expect_rows(joined.layers()[0], 257, 0);
+  EXPECT_FALSE(joined.layers().back().experts.shared_joins);
+  expect_rows(joined.layers().back(), 256, 512);
 }
 
 // Gated attention has no biases in any file; one of its queries would stand in another order.

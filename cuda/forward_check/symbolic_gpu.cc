@@ -321,6 +321,9 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
                 {symbols_.Make("zeros")});
   memory_.Write(Address(buffers.attention_counters), 4, {symbols_.Make("zeros")});
+  if (buffers.experts.blocks_done != nullptr) {
+    memory_.Write(Address(buffers.experts.blocks_done), 4, {symbols_.Make("zeros")});
+  }
   current = this;
 }
 
@@ -486,6 +489,16 @@ void SymbolicGpu::Perform(const NormArgs& args) {
   launch.Write(args.out_f32, int64_t{args.tokens} * args.hidden * 4, {normed});
 }
 
+Symbol SymbolicGpu::NormOfOneToken(Launch& launch, const NormArgs& norm, int cols) {
+  launch.Expect(norm.eps == spec_.norm_eps, "epsilon");
+  launch.Expect(norm.hidden == cols, "columns of its norm");
+  const Symbol residual =
+      AddBranch(launch, norm, 1, launch.Whole(norm.residual, int64_t{cols} * 4, "the residual"));
+  launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
+  const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
+  return Normed(residual, weight, norm.kind);
+}
+
 void SymbolicGpu::Perform(const ClearPaddingArgs& args) {
   Launch launch(*this, "clearing padding");
   const int64_t tile_bytes = ActivationBytes(args.of.tokens, kActivationCols);
@@ -636,14 +649,7 @@ void SymbolicGpu::Perform(const MatvecArgs& args) {
     Multiply(launch, args, launch.Whole(x->data, ActivationBytes(x->tokens, cols), "its input"));
     return;
   }
-  const auto& norm = std::get<NormArgs>(args.prologue);
-  launch.Expect(norm.eps == spec_.norm_eps, "epsilon");
-  launch.Expect(norm.hidden == cols, "columns of its norm");
-  const Symbol residual =
-      AddBranch(launch, norm, 1, launch.Whole(norm.residual, int64_t{cols} * 4, "the residual"));
-  launch.Write(norm.new_residual, int64_t{cols} * 4, {residual});
-  const Symbol weight = launch.Whole(norm.weight, int64_t{cols} * 4, "a norm's weights");
-  Multiply(launch, args, Normed(residual, weight, norm.kind));
+  Multiply(launch, args, NormOfOneToken(launch, std::get<NormArgs>(args.prologue), cols));
 }
 
 void SymbolicGpu::Perform(const GemmArgs& args) {
@@ -810,15 +816,37 @@ void SymbolicGpu::Perform(const RouterArgs& args) {
   launch.ExpectRows(args.tokens);
   const Symbol x =
       launch.Whole(args.x, int64_t{args.tokens} * args.hidden * 4, "the input of a router");
+  launch.Write(args.logits, int64_t{args.tokens} * args.outputs * 4, {LogitsOf(launch, args, x)});
+}
+
+Symbol SymbolicGpu::LogitsOf(Launch& launch, const RouterArgs& args, Symbol x) {
   const Symbol weights =
       launch.Vector(args.weights, int64_t{args.outputs} * args.hidden, "a router's weights");
-  const Symbol bias = launch.Vector(args.bias, args.count, "a router's bias");
-  launch.Write(args.logits, int64_t{args.tokens} * args.outputs * 4,
-               {RouterLogits(weights, x, bias)});
+  return RouterLogits(weights, x, launch.Vector(args.bias, args.count, "a router's bias"));
 }
 
 void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
   Launch launch(*this, "the choice of experts");
+  const int outputs = RouterOutputs(args.spec);
+  Choose(launch, args,
+         launch.Whole(args.logits, int64_t{args.tokens} * outputs * 4, "a router's logits"));
+}
+
+void SymbolicGpu::Perform(const RouteOneTokenArgs& args) {
+  Launch launch(*this, "the choice of one token's experts");
+  const RouterArgs& router = args.router;
+  const ExpertsSpec& spec = args.choice.spec;
+  launch.Expect(RoutesOneToken(args.norm, spec) && router.hidden == args.norm.hidden, "norm");
+  launch.Expect(router.tokens == 1 && router.outputs == RouterOutputs(spec), "router");
+  launch.Expect(router.logits == args.choice.logits, "logits");
+  launch.Whole(args.blocks_done, 4, "the zero of blocks");
+  const Symbol x = NormOfOneToken(launch, args.norm, spec_.hidden);
+  launch.WriteColumns(args.norm.out, spec_.hidden, {x});
+  launch.Scratch(router.logits, int64_t{router.outputs} * 4);
+  Choose(launch, args.choice, LogitsOf(launch, router, x));
+}
+
+void SymbolicGpu::Choose(Launch& launch, const ChooseExpertsArgs& args, Symbol logits) {
   const ExpertsSpec& spec = args.spec;
   const ExpertsSpec all = args.shared_joins ? WithShared(spec) : spec;
   launch.ExpectRows(args.tokens);
@@ -827,16 +855,14 @@ void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
   launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");
   launch.Expect(args.load == (follows_ ? nullptr : buffers_.experts.load), "counters");
   launch.Expect(args.tile_rows == ExpertTileRows(all, args.tokens), "rows of a tile");
-  const int outputs = RouterOutputs(spec);
-  const Symbol logits =
-      launch.Whole(args.logits, int64_t{args.tokens} * outputs * 4, "a router's logits");
   const Symbol choice = Choice(spec, args.shared_joins, logits,
                                launch.Vector(args.selection_bias, spec.count, "a selection bias"));
   const ExpertTables& tables = args.tables;
   const int64_t choices = int64_t{args.tokens} * all.used * 4;
   launch.Write(tables.chosen, choices, {choice, kChosenPart});
   launch.Write(tables.weights, choices, {choice, kWeightsPart});
-  launch.Expect((tables.shared_weights != nullptr) == (outputs > spec.count && !args.shared_joins),
+  launch.Expect((tables.shared_weights != nullptr) ==
+                    (RouterOutputs(spec) > spec.count && !args.shared_joins),
                 "weights of the shared expert");
   if (tables.shared_weights != nullptr) {
     launch.Write(tables.shared_weights, int64_t{args.tokens} * 4, {choice, kSharedPart});
@@ -876,7 +902,6 @@ void SymbolicGpu::Perform(const ExpertMatmulArgs& args) {
   const bool one = args.one_token != OneToken::kNo;
   if (one) launch.ExpectRows(1);
   if (args.one_token == OneToken::kSharedRow) {
-    launch.Expect(std::holds_alternative<ChooseExpertsArgs>(before_->args), "launch before it");
     x = Sorted(x, choice);
   } else if (one) {
     const auto* const before = std::get_if<ExpertMatmulArgs>(&before_->args);
@@ -1230,6 +1255,9 @@ cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
 cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream) {
+  return Record(args, stream);
+}
+cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
 cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_t stream) {

@@ -50,10 +50,11 @@ struct DequantiseArgs {
 struct KernelLaunch {
   std::variant<EmbedArgs, NormArgs, ClearPaddingArgs, GatherRowsArgs, RopeArgs,
                PrefillAttentionArgs, DecodeAttentionArgs, MatvecArgs, GemmArgs, SwiGluArgs,
-               DequantiseArgs, RouterArgs, ChooseExpertsArgs, GatherExpertRowsArgs,
-               ExpertMatmulArgs, CombineExpertsArgs, DeltaInputsLaunch, DeltaRuleLaunch,
-               DeltaGateLaunch, DeltaTokenLaunch, DeltaReplayArgs, GateAttentionArgs,
-               ScaleLogitsArgs, SampleArgs, PredictInputsArgs, KeepHiddenArgs, PredictTokensArgs>
+               DequantiseArgs, RouterArgs, ChooseExpertsArgs, RouteOneTokenArgs,
+               GatherExpertRowsArgs, ExpertMatmulArgs, CombineExpertsArgs, DeltaInputsLaunch,
+               DeltaRuleLaunch, DeltaGateLaunch, DeltaTokenLaunch, DeltaReplayArgs,
+               GateAttentionArgs, ScaleLogitsArgs, SampleArgs, PredictInputsArgs, KeepHiddenArgs,
+               PredictTokensArgs>
       args;
   cudaStream_t stream;
 };
@@ -254,6 +255,7 @@ class SymbolicGpu {
   void Perform(const DequantiseArgs& args);
   void Perform(const RouterArgs& args);
   void Perform(const ChooseExpertsArgs& args);
+  void Perform(const RouteOneTokenArgs& args);
   void Perform(const GatherExpertRowsArgs& args);
   void Perform(const ExpertMatmulArgs& args);
   void Perform(const CombineExpertsArgs& args);
@@ -306,6 +308,10 @@ class SymbolicGpu {
   void PlacePredictBlock(const DeviceWeights& weights);
   // Adds the branch of `args`, if it has one, to `residual`.
   Symbol AddBranch(Launch& launch, const NormArgs& args, int tokens, Symbol residual);
+  // The norm of one token by the launch that takes its output.
+  Symbol NormOfOneToken(Launch& launch, const NormArgs& norm, int cols);
+  Symbol LogitsOf(Launch& launch, const RouterArgs& args, Symbol x);
+  void Choose(Launch& launch, const ChooseExpertsArgs& args, Symbol logits);
   // The expression that rows [0, rows) of the logits hold; -1, and a problem, if they do not hold
   // one.
   Symbol LogitsHeld(Launch& launch, int rows);

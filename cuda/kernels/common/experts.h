@@ -128,6 +128,27 @@ struct ChooseExpertsArgs {
 };
 cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream);
 
+// The norm before the router, LaunchRouter and LaunchChooseExperts of a step of one token, in one
+// launch and with their bits.
+struct RouteOneTokenArgs {
+  // As a product that normalises takes it; writes new_residual and `out`.
+  NormArgs norm = {};
+  // Without x, which is the norm's output in F32.
+  RouterArgs router = {};
+  ChooseExpertsArgs choice = {};
+  // Zero before the first launch and after every launch.
+  int32_t* blocks_done = nullptr;
+};
+inline constexpr int kMaxRoutedHidden = 4096;
+inline constexpr int kMaxRoutedExperts = 512;
+constexpr bool RoutesOneToken(const NormArgs& norm, const ExpertsSpec& spec) {
+  NormArgs rest = norm;
+  rest.bias = nullptr;
+  return ProductsNormalise(rest) && norm.hidden <= kMaxRoutedHidden &&
+         spec.count <= kMaxRoutedExperts;
+}
+cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, cudaStream_t stream);
+
 // to row r = x of the token of row r. Rows that only align are left as they are.
 struct GatherExpertRowsArgs {
   Activations x = {};  // [tokens, cols]
@@ -151,9 +172,7 @@ constexpr bool MultipliesOneToken(const ExpertsSpec& spec, int hidden) {
 enum class OneToken : uint8_t {
   // The step is not taken so.
   kNo,
-  // Gate and up, right after LaunchChooseExperts of one token, whose end x is read before: all
-  // tiles
-  // multiply row 0, and tile i makes row i of SwiGlu::out.
+  // Gate and up: all tiles multiply row 0, and tile i makes row i of SwiGlu::out.
   kSharedRow,
   // `down`, right after a product of the same tiles with kSharedRow: tile i multiplies row i.
   kOwnRows,

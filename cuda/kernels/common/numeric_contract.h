@@ -16,7 +16,8 @@
 //              zero; from zero, four classes after another are added to a group, and the eight
 //              groups to the sum, which then gets its bias. A token's result is a chain of fused
 //              multiply-adds from zero: its experts by ascending index, each output scaled and with
-//              its bias (one more of them), and then the shared expert's sum of partials, scaled.
+//              its bias (one more of them), and then the sum of partials, scaled, of a shared
+//              expert that is apart (experts.h).
 //              Experts are chosen and weighed in F64 (experts.h).
 //   Rounding   The weights (by the rule of dequantise.cuh), the inputs of products, queries, keys,
 //              values and the softmax's weights are F16. Everything else is F32.

@@ -75,7 +75,12 @@ __device__ __forceinline__ float RmsScale(float squares, int cols, float eps) {
   return isinf(squares) ? NAN : rsqrtf(__fdividef(squares, static_cast<float>(cols)) + eps);
 }
 
-// Four values of a row multiplied by `scale` and `weight`, as F16.
+// Four values of a row multiplied by `scale` and `by`.
+__device__ __forceinline__ float4 ScaledBy(const float4& value, float scale, const float4& by) {
+  return make_float4(value.x * scale * by.x, value.y * scale * by.y, value.z * scale * by.z,
+                     value.w * scale * by.w);
+}
+// The same as F16.
 __device__ __forceinline__ uint2 Normed(const float4& value, float scale, const float4& weight) {
   return make_uint2(
       AsBits(__floats2half2_rn(value.x * scale * weight.x, value.y * scale * weight.y)),

@@ -40,10 +40,6 @@ __device__ __forceinline__ void PrefetchWeight(const NormArgs& args) {
   }
 }
 
-__device__ __forceinline__ float4 ScaledBy(const float4& value, float scale, const float4& by) {
-  return make_float4(value.x * scale * by.x, value.y * scale * by.y, value.z * scale * by.z,
-                     value.w * scale * by.w);
-}
 // Vector i of row `row` of out_f32.
 __device__ __forceinline__ float4& OutF32(const NormArgs& args, int row, int i) {
   return reinterpret_cast<float4*>(args.out_f32 + int64_t{row} * args.hidden)[i];

@@ -1,10 +1,9 @@
 // The router's product (LaunchRouter, experts.h), F32 all through. Order of sums
 // (numeric_contract.h): the columns are cut into 32 classes of RouterClassCols(hidden), one after
-// another, of which eight groups of four are added; a class is one chain of fmaf.
+// another, of which eight groups of four are added; a class is one chain of fmaf (router_sums.cuh).
 //
 //   LanesKernel  few tokens. A lane has a class, a warp an output and 1, 2, 4 or 8 tokens; 4 warps
-//   a
-//                block. Stages of 16 columns of each class in shared memory, filled by cp.async;
+//                a block. Stages of 16 columns of each class in shared memory, filled by cp.async;
 //                the weights' first stages are loaded before the kernel ahead has ended. A class's
 //                columns in a stage have a stride of 20 floats, so that eight lanes read from
 //                different banks.
@@ -21,13 +20,10 @@
 #include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/portable/router_sums.cuh"
 
 namespace orcd::cuda {
 namespace {
-
-constexpr int kClasses = 32;
-constexpr int kGroups = 8;
-constexpr int kClassesAGroup = kClasses / kGroups;
 
 // Columns of a stage of a class, or of a group, and floats from one such row to the next.
 constexpr int kStageCols = 16;
@@ -44,30 +40,8 @@ struct Work {
   int outputs;
 };
 
-// Copies 16 bytes into shared memory, or zeros if not `there`.
-__device__ __forceinline__ void CopyAsync(float* shared, const float* global, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
-               "l"(global), "r"(there ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void CommitCopies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kGroupsLeft of this thread's committed groups of copies are in flight.
-template <int kGroupsLeft>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroupsLeft) : "memory");
-}
-
 __device__ __forceinline__ float4 LoadVector(const float* at) {
   return *reinterpret_cast<const float4*>(at);
-}
-
-// The logit of the sum of all columns.
-__device__ __forceinline__ void StoreLogit(const RouterArgs& args, int token, int output,
-                                           float sum) {
-  const bool biased = args.bias != nullptr && output < args.count;
-  args.logits[int64_t{token} * args.outputs + output] = biased ? sum + args.bias[output] : sum;
 }
 
 // --- Few tokens. ---------------------------------------------------------------------------------
@@ -76,7 +50,7 @@ constexpr int kLanesWarps = 4;
 // Stages: of few tokens as many as hold all of 2,048 columns.
 constexpr int LanesStages(int tokens) { return tokens <= 2 ? 5 : 3; }
 // Floats of a stage of one row.
-constexpr int kLanesRow = kClasses * kStride;
+constexpr int kLanesRow = kRouterClasses * kStride;
 
 template <int kTokens>
 constexpr size_t LanesBytes() {
@@ -87,15 +61,15 @@ constexpr size_t LanesBytes() {
 template <int kThreads>
 __device__ __forceinline__ void CopyClasses(float* shared, const float* row, bool there, int hidden,
                                             int stage, int thread) {
-  static_assert(kClasses * kRowVectors % kThreads == 0);
+  static_assert(kRouterClasses * kRowVectors % kThreads == 0);
 #pragma unroll
-  for (int n = 0; n < kClasses * kRowVectors / kThreads; ++n) {
+  for (int n = 0; n < kRouterClasses * kRowVectors / kThreads; ++n) {
     const int i = n * kThreads + thread;
     const int c = i / kRowVectors;
     const int in_row = i % kRowVectors * kVector;
     const int col = c * RouterClassCols(hidden) + stage * kStageCols + in_row;
     const bool has = there && col < hidden;
-    CopyAsync(shared + c * kStride + in_row, row + (has ? col : 0), has);
+    CopyAsync(SharedAddress(shared + c * kStride + in_row), row + (has ? col : 0), has);
   }
 }
 
@@ -145,7 +119,7 @@ __global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_con
   float sums[kTokens] = {};
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    WaitForCopies<kStages - 2>();
+    AwaitCopies<kStages - 2>();
     // All have the stage, and have read the stage before it, which is filled again.
     __syncthreads();
     copy_weights(chunk + kStages - 1);
@@ -169,14 +143,7 @@ __global__ void __launch_bounds__(kLanesWarps * 32) LanesKernel(const __grid_con
   float logit = 0;
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    float group = 0;
-#pragma unroll
-    for (int c = 0; c < kClassesAGroup; ++c) {
-      group += __shfl_sync(~0u, sums[t], lane / kClassesAGroup * kClassesAGroup + c);
-    }
-    float sum = 0;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) sum += __shfl_sync(~0u, group, g * kClassesAGroup);
+    const float sum = SumOfClasses(sums[t]);
     if (lane == t) logit = sum;
   }
   if (has_output && lane < kTokens && first_token + lane < args.tokens) {
@@ -206,7 +173,7 @@ cudaError_t LaunchFew(const Work& work, cudaStream_t stream) {
 
 // --- Many tokens. --------------------------------------------------------------------------------
 
-constexpr int kTilesThreads = kGroups * 32;
+constexpr int kTilesThreads = kRouterGroups * 32;
 constexpr int kTilesStages = 2;
 // Lanes of a warp along the tokens and along the outputs, and the tokens of a thread.
 constexpr int kTokenLanes = 4;
@@ -223,11 +190,11 @@ struct Tile {
   static constexpr int kUnroll = kThreadOutputs == 4 ? 1 : 4;
   // Floats of a stage of a warp.
   static constexpr int kStage = kRows * kStride;
-  static constexpr size_t kBytes = size_t{kGroups} * kTilesStages * kStage * sizeof(float);
+  static constexpr size_t kBytes = size_t{kRouterGroups} * kTilesStages * kStage * sizeof(float);
   // Floats from a token's sums to the next one's, so that the lanes of a warp write to different
   // banks. The sums of all groups take the place of the stages.
   static constexpr int kSumsStride = kOutputs + 8;
-  static_assert(kGroups * kTileTokens * kSumsStride * sizeof(float) <= kBytes);
+  static_assert(kRouterGroups * kTileTokens * kSumsStride * sizeof(float) <= kBytes);
 };
 
 template <int kThreadOutputs>
@@ -244,8 +211,8 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
   const int first_output = work.first_output + static_cast<int>(blockIdx.x) * T::kOutputs;
   const int class_cols = RouterClassCols(args.hidden);
   // This warp's columns.
-  const int begin = warp * kClassesAGroup * class_cols;
-  const int end = min(begin + kClassesAGroup * class_cols, args.hidden);
+  const int begin = warp * kGroupClasses * class_cols;
+  const int end = min(begin + kGroupClasses * class_cols, args.hidden);
   const int stages = end > begin ? (end - begin + kStageCols - 1) / kStageCols : 0;
   float* const mine = shared + warp * kTilesStages * T::kStage;
 
@@ -258,8 +225,8 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
 #pragma unroll(T::kUnroll)
     for (int r = 0; r < rows; r += kRowsAtOnce) {
       const bool has = col < end && first + first_row + r < last;
-      CopyAsync(to + (first_row + r) * kStride + in_row, has ? from + r * args.hidden : args.x,
-                has);
+      CopyAsync(SharedAddress(to + (first_row + r) * kStride + in_row),
+                has ? from + r * args.hidden : args.x, has);
     }
   };
   const auto copy = [&](int stage) {
@@ -293,7 +260,7 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
   int left = class_stages;
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
-    WaitForCopies<kTilesStages - 1>();
+    AwaitCopies<kTilesStages - 1>();
     __syncwarp();
     const float* const at = mine + stage % kTilesStages * T::kStage;
 #pragma unroll(T::kUnroll)
@@ -329,7 +296,7 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
   // The last class may have fewer columns.
   end_class();
 
-  WaitForCopies<0>();
+  AwaitCopies<0>();
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kThreadTokens; ++i) {
@@ -347,7 +314,7 @@ __global__ void __launch_bounds__(kTilesThreads, kThreadOutputs == 4 ? 2 : 1)
     const int output = i % T::kOutputs;
     float sum = 0;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kRouterGroups; ++g) {
       sum += shared[(g * kTileTokens + token) * T::kSumsStride + output];
     }
     if (first_token + token < args.tokens && first_output + output < work.outputs) {
