@@ -736,7 +736,9 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
 absl::Status Forward::RunGate(const Step& step, int layer, MatmulArgs args) {
   const DeviceLayer& w = weights_.layers()[layer];
   const Activations gated = View(buffers_.gated, step.shape.tokens);
-  args.product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
+  if (args.product.num_matrices == 0) {
+    args.product = {.matrices = {w.gate_up, w.up}, .num_matrices = w.gate_apart() ? 2 : 1};
+  }
   ORCD_RETURN_IF_ERROR(ClearPadding(step, gated, FfnWidth(spec_.layers[layer])));
   if (step.tap != nullptr || w.gate_apart()) return RunGateApart(step, layer, args, gated);
   args.epilogue = SwiGlu{gated, layer_.activation};
@@ -748,7 +750,7 @@ absl::Status Forward::RunGateApart(const Step& step, int layer, MatmulArgs args,
   const DeviceLayer& w = weights_.layers()[layer];
   const int tokens = step.shape.tokens;
   const int ffn = FfnWidth(spec_.layers[layer]);
-  const int rows = w.gate_up.rows + w.up.rows;
+  const int rows = Rows(args.product);
   DeviceMemory shown;
   float* y = buffers_.gate_and_up;
   if (step.tap != nullptr) {

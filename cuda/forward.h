@@ -258,7 +258,8 @@ class Forward {
   RopeArgs RopeOf(const Step& step, const LayerPlan& plan, const QkvProduct& qkv) const;
   absl::Status Rope(const Step& step, int layer, const QkvProduct& qkv);
   absl::Status RunFfn(const Step& step, int layer);
-  // Writes the input of `down`, of the layer's FFN or shared expert, to `gated`.
+  // Writes the input of `down`, of the layer's FFN or shared expert, to `gated`. The product is the
+  // layer's unless `args` has one.
   absl::Status RunGate(const Step& step, int layer, MatmulArgs args);
   // Multiplies by gate and up, and then applies the gate, in a kernel of its own.
   absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
@@ -283,8 +284,9 @@ class Forward {
   absl::Status MultiplyOneToken(const Step& step, int layer, const Prologue& x,
                                 const ExpertTables& tables);
   static bool AddsOneToken(const Step& step, const ExpertsSpec& all);
-  // Shows the sum of the experts' outputs without the shared one.
-  absl::Status TapExperts(const Step& step, int layer, CombineExpertsArgs args);
+  // Shows the sum of the experts' outputs without the shared one, and the parts of one that joins
+  // them.
+  absl::Status TapExperts(const Step& step, int layer, const Prologue& x, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
   // The same if there is a block that predicts tokens, for which all rows are normalised.
   absl::Status RunHeadBesideBlock(const Step& step);

@@ -104,7 +104,7 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Prologue& x)
                                 .hidden = spec_.hidden,
                                 .tokens = step.shape.tokens,
                                 .out = b.out};
-  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapExperts(step, layer, combine));
+  if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(TapExperts(step, layer, x, combine));
   if (all.shared_ffn > 0) {
     ORCD_RETURN_IF_ERROR(RunGate(step, layer, {.prologue = InputOf(x)}));
     ORCD_RETURN_IF_ERROR(MultiplySplitK(step, buffers_.products,
@@ -238,8 +238,17 @@ absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Prolog
   return absl::OkStatus();
 }
 
-absl::Status Forward::TapExperts(const Step& step, int layer, CombineExpertsArgs args) {
+absl::Status Forward::TapExperts(const Step& step, int layer, const Prologue& x,
+                                 CombineExpertsArgs args) {
+  const int count = spec_.layers[layer].experts.count;
   args.added = spec_.layers[layer].experts.used;
+  if (args.spec.count > count) {
+    TiledMatrix shared = weights_.layers()[layer].experts.gate_up;
+    shared.data += shared.bytes() / args.spec.count * count;
+    shared.rows /= args.spec.count;
+    ORCD_RETURN_IF_ERROR(RunGate(
+        step, layer, {.prologue = x, .product = {.matrices = {shared}, .num_matrices = 1}}));
+  }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
   return step.tap->Rows(kExperts, layer, args.out, spec_.hidden);
 }
