@@ -775,6 +775,140 @@ TEST_F(ChooseExpertsTest, DoNotDependOnTheOtherTokens) {
   }
 }
 
+// One launch writes what those of the norm, the router and the choice write.
+class RouteOneTokenTest : public ChooseExpertsTest {
+ protected:
+  struct Case {
+    ExpertsSpec spec;
+    int hidden;
+    int splits;
+    bool biases;
+    bool chooses;
+  };
+
+  void Check(const Case& c) {
+    const ExpertsSpec& spec = c.spec;
+    const int outputs = Outputs(spec);
+    const size_t weights = size_t{1} * outputs * c.hidden;
+    const std::vector<float> before = RandomFloats(c.hidden, 1, 20.0f);
+    const DeviceArray<float> partials(RandomFloats(size_t{8} * c.splits * c.hidden + 1, 2));
+    const DeviceArray<float> norm_weight(RandomFloats(c.hidden, 3));
+    const DeviceArray<float> norm_bias(RandomFloats(c.hidden, 4));
+    const DeviceArray<float> router_weights(RandomFloats(weights, 5, 0.05f));
+    const DeviceArray<float> router_bias(RandomFloats(spec.count, 6));
+    const DeviceArray<float> selection_bias(RandomFloats(spec.count, 7, 0.1f));
+    const std::vector<TokenEntry> entry = {{.sequence = c.chooses ? 0 : -1}};
+    const DeviceArray<TokenEntry> step_tokens(entry);
+    NormArgs norm = {.partials = c.splits == 0 ? nullptr : partials.data(),
+                     .splits = c.splits,
+                     .partials_tokens = 8,
+                     .scale = 0.25f,
+                     .bias = c.biases ? norm_bias.data() : nullptr,
+                     .weight = norm_weight.data(),
+                     .eps = 1e-6f,
+                     .hidden = c.hidden,
+                     .tokens = 1};
+    ASSERT_TRUE(RoutesOneToken(norm, spec));
+    const int tile_rows = ExpertTileRows(AllExperts(spec), 1);
+    struct Result {
+      Result(const ExpertsSpec& spec, int hidden, int tile_rows)
+          : residual(hidden),
+            out(1, hidden),
+            x(hidden),
+            logits(Outputs(spec)),
+            tables(spec, 1, tile_rows) {
+        load.Fill(0);
+      }
+      DeviceArray<float> residual;
+      DeviceActivations out;
+      DeviceArray<float> x;
+      DeviceArray<float> logits;
+      Tables tables;
+      DeviceArray<ExpertLoad> load = DeviceArray<ExpertLoad>(1);
+    };
+    const auto router = [&](const Result& to) {
+      return RouterArgs{.x = to.x.data(),
+                        .weights = router_weights.data(),
+                        .bias = c.biases ? router_bias.data() : nullptr,
+                        .count = spec.count,
+                        .outputs = outputs,
+                        .hidden = c.hidden,
+                        .tokens = 1,
+                        .logits = to.logits.data()};
+    };
+    const auto choice = [&](const Result& to) {
+      return ChooseExpertsArgs{.spec = spec,
+                               .shared_joins = SharedMayJoin(spec),
+                               .logits = to.logits.data(),
+                               .selection_bias = c.biases ? selection_bias.data() : nullptr,
+                               .step_tokens = step_tokens.data(),
+                               .tokens = 1,
+                               .tile_rows = tile_rows,
+                               .tables = to.tables.view(spec),
+                               .load = to.load.data()};
+    };
+    const Result expected(spec, c.hidden, tile_rows);
+    const DeviceArray<float> in_place(before);
+    NormArgs alone = norm;
+    alone.residual = in_place.data();
+    alone.out = expected.out.view();
+    alone.out_f32 = expected.x.data();
+    ASSERT_EQ(LaunchNorm(alone, stream()), cudaSuccess);
+    ASSERT_EQ(LaunchRouter(router(expected), stream()), cudaSuccess);
+    ASSERT_EQ(LaunchChooseExperts(choice(expected), stream()), cudaSuccess);
+
+    DeviceArray<int32_t> blocks_done(1);
+    blocks_done.Fill(0);
+    // The second launch finds what the first one leaves.
+    for (int turn = 0; turn < 2; ++turn) {
+      const Result actual(spec, c.hidden, tile_rows);
+      const DeviceArray<float> old_residual(before);
+      norm.residual = old_residual.data();
+      norm.new_residual = actual.residual.data();
+      norm.out = actual.out.view();
+      ASSERT_EQ(LaunchRouteOneToken({.norm = norm,
+                                     .router = router(actual),
+                                     .choice = choice(actual),
+                                     .blocks_done = blocks_done.data()},
+                                    stream()),
+                cudaSuccess);
+      EXPECT_TRUE(SameBits(actual.residual.Read(), in_place.Read()));
+      EXPECT_TRUE(SameBits(old_residual.Read(), before));
+      EXPECT_TRUE(SameBits(actual.out.Read(), expected.out.Read()));
+      EXPECT_EQ(actual.out.WrittenOutside(), 0);
+      EXPECT_TRUE(SameBits(actual.logits.Read(), expected.logits.Read()));
+      EXPECT_TRUE(SameBits(actual.tables.chosen.Read(), expected.tables.chosen.Read()));
+      EXPECT_TRUE(SameBits(actual.tables.weights.Read(), expected.tables.weights.Read()));
+      if (GatesApart(spec)) {
+        EXPECT_TRUE(
+            SameBits(actual.tables.shared_weights.Read(), expected.tables.shared_weights.Read()));
+      }
+      EXPECT_TRUE(SameBits(actual.tables.rows.Read(), expected.tables.rows.Read()));
+      EXPECT_TRUE(SameBits(actual.tables.tokens.Read(), expected.tables.tokens.Read()));
+      const auto tiles = actual.tables.tiles.Read();
+      const auto expected_tiles = expected.tables.tiles.Read();
+      ASSERT_EQ(tiles.size(), expected_tiles.size());
+      EXPECT_EQ(std::memcmp(tiles.data(), expected_tiles.data(), tiles.size() * sizeof(ExpertTile)),
+                0);
+      ExpectLoad(actual.load.Read()[0], expected.load.Read()[0]);
+      EXPECT_EQ(blocks_done.Read()[0], 0);
+    }
+  }
+};
+
+TEST_F(RouteOneTokenTest, IsNormAndRouterAndChoice) {
+  for (const ExpertsSpec& spec : Specs()) {
+    if (spec.count > kMaxRoutedExperts) continue;
+    for (const int hidden : {64, 896, 1088, 2048, 2880, 4096}) {
+      for (const int splits : {0, 1, 3, 8}) {
+        SCOPED_TRACE(::testing::Message() << Name(spec) << ", " << hidden << " in " << splits);
+        Check({spec, hidden, splits, /*biases=*/false, /*chooses=*/true});
+        Check({spec, hidden, splits, /*biases=*/true, /*chooses=*/hidden != 896});
+      }
+    }
+  }
+}
+
 // --- Rows. ---------------------------------------------------------------------------------------
 
 class GatherExpertRowsTest : public GpuTest {};
