@@ -580,8 +580,8 @@ std::vector<Fault> FaultsOfExperts() {
        [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 3); }, "bytes of the experts' rows",
        "qwen3moe"},
       {"one_tokens_experts_before_their_choice", kQ4, kOne,
-       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); }, "bytes of the experts' rows",
-       "qwen3moe"},
+       [](const Step& s) { Hasten<ExpertMatmulArgs>(s, 2); },
+       "a product of experts has the wrong launch before it", "qwen3moe"},
       {"one_tokens_experts_without_weights", kQ4, kOne,
        [](const Step& s) {
          SumOfChoices& sum = std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue);
@@ -589,7 +589,8 @@ std::vector<Fault> FaultsOfExperts() {
        },
        "a product of experts has the wrong table of experts", "qwen3moe"},
       {"one_tokens_norm_before_its_product", kQ4, kOne,
-       [](const Step& s) { Hasten<RouteOneTokenArgs>(s, 1); }, "of a product", "qwen3moe"},
+       [](const Step& s) { Hasten<RouteOneTokenArgs>(s, 1); }, "layer 2 has keys and values",
+       "qwen3moe"},
       {"one_tokens_experts_by_another_norm", kQ4, kOne,
        [](const Step& s) {
          RouteOneTokenArgs& args = Get<RouteOneTokenArgs>(s, 1);

@@ -827,6 +827,7 @@ Symbol SymbolicGpu::LogitsOf(Launch& launch, const RouterArgs& args, Symbol x) {
 
 void SymbolicGpu::Perform(const ChooseExpertsArgs& args) {
   Launch launch(*this, "the choice of experts");
+  launch.ExpectRows(args.tokens);
   const int outputs = RouterOutputs(args.spec);
   Choose(launch, args,
          launch.Whole(args.logits, int64_t{args.tokens} * outputs * 4, "a router's logits"));
@@ -837,6 +838,7 @@ void SymbolicGpu::Perform(const RouteOneTokenArgs& args) {
   const RouterArgs& router = args.router;
   const ExpertsSpec& spec = args.choice.spec;
   launch.Expect(RoutesOneToken(args.norm, spec) && router.hidden == args.norm.hidden, "norm");
+  launch.ExpectRows(args.choice.tokens);
   launch.Expect(router.tokens == 1 && router.outputs == RouterOutputs(spec), "router");
   launch.Expect(router.logits == args.choice.logits, "logits");
   launch.Whole(args.blocks_done, 4, "the zero of blocks");
@@ -849,7 +851,6 @@ void SymbolicGpu::Perform(const RouteOneTokenArgs& args) {
 void SymbolicGpu::Choose(Launch& launch, const ChooseExpertsArgs& args, Symbol logits) {
   const ExpertsSpec& spec = args.spec;
   const ExpertsSpec all = args.shared_joins ? WithShared(spec) : spec;
-  launch.ExpectRows(args.tokens);
   // Rows that were gathered are no longer the step's tokens.
   const bool gathered = shape_.logit_rows == rows_ && shape_.logit_rows < shape_.tokens;
   launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");

@@ -797,7 +797,7 @@ class RouteOneTokenTest : public ChooseExpertsTest {
     const DeviceArray<float> router_weights(RandomFloats(weights, 5, 0.05f));
     const DeviceArray<float> router_bias(RandomFloats(spec.count, 6));
     const DeviceArray<float> selection_bias(RandomFloats(spec.count, 7, 0.1f));
-    const std::vector<TokenEntry> entry = {{.sequence = c.chooses ? 0 : -1}};
+    const std::vector<TokenEntry> entry = {{.id = 0, .sequence = c.chooses ? 0 : -1, .position = 0}};
     const DeviceArray<TokenEntry> step_tokens(entry);
     NormArgs norm = {.partials = c.splits == 0 ? nullptr : partials.data(),
                      .splits = c.splits,
