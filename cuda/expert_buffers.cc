@@ -67,7 +67,7 @@ ExpertBuffers::ExpertBuffers(const ModelSpec& spec, int tokens, uint8_t* rows, C
   inputs = reinterpret_cast<__half*>(rows);
   y = reinterpret_cast<float*>(rows);
   load = carver.Take<ExpertLoad>(1);
-  blocks_done = carver.Take<int32_t>(1);
+  passed = carver.Take<uint64_t>(1 + outputs);
 }
 
 }  // namespace orcd::cuda

@@ -37,7 +37,7 @@ struct ExpertBuffers {
   float* y = nullptr;        // [MaxExpertRows, hidden]
   float* out = nullptr;      // CombineExpertsArgs::out
   ExpertLoad* load = nullptr;
-  int32_t* blocks_done = nullptr;  // RouteOneTokenArgs::blocks_done
+  uint64_t* passed = nullptr;  // RouteOneTokenArgs::passed
 };
 
 }  // namespace orcd::cuda

@@ -151,9 +151,8 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const Prologue&
       .published_load = layer == step.load_layer ? step.load : nullptr};
   if (const auto* const norm = std::get_if<NormArgs>(&x)) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        LaunchRouteOneToken(
-            {.norm = *norm, .router = router, .choice = choice, .blocks_done = b.blocks_done},
-            step.stream),
+        LaunchRouteOneToken({.norm = *norm, .router = router, .choice = choice, .passed = b.passed},
+                            step.stream),
         "choosing experts");
     return absl::OkStatus();
   }

@@ -608,9 +608,9 @@ std::vector<Fault> FaultsOfExperts() {
          Get<RouteOneTokenArgs>(s, 1).router.weights = s.weights.layers()[0].experts.router;
        },
        "layer 2 has keys and values", "qwen3moe"},
-      {"one_tokens_choice_by_other_logits", kQ4, kOne,
-       [](const Step& s) { Get<RouteOneTokenArgs>(s, 1).choice.logits = s.buffers.experts.x; },
-       "the choice of one token's experts has the wrong logits", "qwen3moe"},
+      {"one_tokens_logits_passed_elsewhere", kQ4, kOne,
+       [](const Step& s) { Get<RouteOneTokenArgs>(s, 1).passed = nullptr; },
+       "the choice of one token's experts has the wrong logits that blocks pass", "qwen3moe"},
       {"no_bias_of_one_tokens_down", kQ4, kOne,
        [](const Step& s) {
          std::get<SumOfChoices>(Get<ExpertMatmulArgs>(s, 3).epilogue).bias = nullptr;

@@ -321,9 +321,6 @@ SymbolicGpu::SymbolicGpu(const ModelSpec& spec, const DeviceWeights& weights,
   memory_.Write(Address(buffers.stream_k.ready), StreamKWorkspace::kReady * 4,
                 {symbols_.Make("zeros")});
   memory_.Write(Address(buffers.attention_counters), 4, {symbols_.Make("zeros")});
-  if (buffers.experts.blocks_done != nullptr) {
-    memory_.Write(Address(buffers.experts.blocks_done), 4, {symbols_.Make("zeros")});
-  }
   current = this;
 }
 
@@ -840,11 +837,9 @@ void SymbolicGpu::Perform(const RouteOneTokenArgs& args) {
   launch.Expect(RoutesOneToken(args.norm, spec) && router.hidden == args.norm.hidden, "norm");
   launch.ExpectRows(args.choice.tokens);
   launch.Expect(router.tokens == 1 && router.outputs == RouterOutputs(spec), "router");
-  launch.Expect(router.logits == args.choice.logits, "logits");
-  launch.Whole(args.blocks_done, 4, "the zero of blocks");
+  launch.Expect(args.passed == buffers_.experts.passed, "logits that blocks pass");
   const Symbol x = NormOfOneToken(launch, args.norm, spec_.hidden);
   launch.WriteColumns(args.norm.out, spec_.hidden, {x});
-  launch.Scratch(router.logits, int64_t{router.outputs} * 4);
   Choose(launch, args.choice, LogitsOf(launch, router, x));
 }
 

@@ -133,11 +133,13 @@ cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stre
 struct RouteOneTokenArgs {
   // As a product that normalises takes it; writes new_residual and `out`.
   NormArgs norm = {};
-  // Without x, which is the norm's output in F32.
+  // Without x, which is the norm's output in F32, and without logits.
   RouterArgs router = {};
   ChooseExpertsArgs choice = {};
-  // Zero before the first launch and after every launch.
-  int32_t* blocks_done = nullptr;
+  // [1 + outputs]: the number of launches, and the logits, each beside the number of its launch, by
+  // which the block that chooses knows that they have come. Zeros before the first launch; nothing
+  // else writes them.
+  uint64_t* passed = nullptr;
 };
 inline constexpr int kMaxRoutedHidden = 4096;
 inline constexpr int kMaxRoutedExperts = 512;

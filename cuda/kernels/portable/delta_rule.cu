@@ -3,7 +3,9 @@
 //
 //   Block     32 columns of a value head's state in registers, two for each 8 lanes; 4 warps, grid
 //             (value heads * head_dim / 32, sequences), so that one sequence of 32 heads of 128
-//             gives every SM of a large GPU a warp for each of its schedulers.
+//             gives every SM of a large GPU a warp for each of its schedulers. Blocks begin while
+//             the kernel ahead leaves one SM after another, and would crowd on the first of them:
+//             each has so much shared memory that no SM takes more blocks than it must.
 //   Stage     8 tokens' queries, keys, values and factors in shared memory, copied asynchronously
 //             while two stages before it are used; up to 31 KiB for three stages.
 //   Token     S^T k of a token stands in the way of the next token, S^T q does not: it is taken
@@ -11,6 +13,7 @@
 //             operations an element of the state and token; a warp has 1,024 elements.
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 #include <type_traits>
@@ -34,8 +37,9 @@ using Columns = DeltaColumns<kDim, kColumns>;
 
 template <int kDim>
 struct Stage {
-  // Query, key, and the block's part of the value. The key behind the last is read, but not used.
-  float rows[kStageTokens + 1][2 * kDim + kSlice];
+  // Query, key, and the block's part of the value. The two keys behind the last are read, but not
+  // used.
+  float rows[kStageTokens + 2][2 * kDim + kSlice];
   // exp(…) and sigmoid(b).
   float factors[kStageTokens][2];
 };
@@ -154,23 +158,31 @@ __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Pa
     CommitCopies();
     const Stage<kDim>& stage = stages[at];
     const int tokens = min(kStageTokens, rows.count - first);
-    DeltaPart<kDim> k;
-    LoadPart<kDim>(stage.rows[0] + kDim, k);
-#pragma unroll 2
-    for (int i = 0; i < tokens; ++i) {
+    // The keys of two tokens: a key is loaded a whole token before it is used.
+    DeltaPart<kDim> keys[2];
+    LoadPart<kDim>(stage.rows[0] + kDim, keys[0]);
+    LoadPart<kDim>(stage.rows[1] + kDim, keys[1]);
+    const auto take = [&](int i, DeltaPart<kDim>& k) {
       const float* const row = stage.rows[i];
       const float2 v = *reinterpret_cast<const float2*>(row + 2 * kDim + column);
       const float2 factors = *reinterpret_cast<const float2*>(stage.factors[i]);
-      DeltaPart<kDim> next_k;
-      LoadPart<kDim>(stage.rows[i + 1] + kDim, next_k);
       float seen[kColumns];
       columns.See(k, seen);
       if constexpr (kResults) results.Take(columns);
       const float of_columns[kColumns] = {v.x, v.y};
       columns.Move(k, of_columns, factors.x, factors.y, seen);
+      LoadPart<kDim>(stage.rows[i + 2] + kDim, k);
       if constexpr (kResults) results.Next(row);
+    };
+    if (tokens == kStageTokens) {
 #pragma unroll
-      for (int j = 0; j < kDim / kDeltaRound; ++j) k[j] = next_k[j];
+      for (int i = 0; i < kStageTokens; ++i) take(i, keys[i % 2]);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < tokens; i += 2) {
+        take(i, keys[0]);
+        if (i + 1 < tokens) take(i + 1, keys[1]);
+      }
     }
     at = at == kStages - 1 ? 0 : at + 1;
   }
@@ -342,6 +354,37 @@ dim3 Grid(const DeltaNetSpec& spec, int sequences, int layers) {
   return dim3(spec.value_heads * spec.head_dim / kSlice, sequences, layers);
 }
 
+// Shared memory beside the stages, with which no SM takes more of so many blocks than it must.
+cudaError_t SpreadingBytes(int blocks, int static_bytes, int& bytes) {
+  int device = 0;
+  int sms = 0;
+  int in_sm = 0;
+  int in_block = 0;
+  for (const cudaError_t error :
+       {cudaGetDevice(&device),
+        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
+        cudaDeviceGetAttribute(&in_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+        cudaDeviceGetAttribute(&in_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)}) {
+    if (error != cudaSuccess) return error;
+  }
+  const int in_each = (blocks + sms - 1) / sms;
+  bytes = std::max(std::min(in_sm / (in_each + 1) + 1, in_block) - static_bytes, 0);
+  return cudaSuccess;
+}
+
+template <int kDim>
+cudaError_t LaunchRule(const DeltaArgs& args, cudaStream_t stream) {
+  const dim3 grid = Grid(args.spec, args.sequences, 1);
+  int bytes = 0;
+  cudaError_t error = SpreadingBytes(static_cast<int>(grid.x * grid.y),
+                                     kStages * static_cast<int>(sizeof(Stage<kDim>)), bytes);
+  if (error != cudaSuccess) return error;
+  error =
+      cudaFuncSetAttribute(RuleKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  return LaunchInDecode(RuleKernel<kDim>, grid, kThreads, bytes, stream, args);
+}
+
 }  // namespace
 
 cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
@@ -349,10 +392,9 @@ cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
   if (!DeltaKernelsTake(spec) || args.inputs.rows % kDeltaVector != 0) {
     return cudaErrorInvalidValue;
   }
-  const auto kernel = spec.head_dim == 128  ? RuleKernel<128>
-                      : spec.head_dim == 64 ? RuleKernel<64>
-                                            : RuleKernel<32>;
-  return LaunchInDecode(kernel, Grid(spec, args.sequences, 1), kThreads, 0, stream, args);
+  return spec.head_dim == 128  ? LaunchRule<128>(args, stream)
+         : spec.head_dim == 64 ? LaunchRule<64>(args, stream)
+                               : LaunchRule<32>(args, stream);
 }
 
 cudaError_t LaunchDeltaReplay(const DeltaReplayArgs& args, cudaStream_t stream) {

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/kernels/common/experts.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "runtime/model/spec.h"
 
@@ -293,8 +294,19 @@ inline constexpr int kMaxWideTeams = 15;
 struct TeamMemory {
   // The sum of the exponentials, of a softmax over all.
   double sum;
+  // The greatest logit.
+  float max;
   bool by_scores;
 };
+
+// True if weights take the scores of all experts, however they were chosen. The sum of a softmax
+// cancels if its weights are divided by their own sum, which is more than the least one that
+// counts: the chosen have the greatest scores.
+constexpr bool ScoresAll(const ExpertsSpec& spec) {
+  return spec.score == RouterScore::kSigmoid ||
+         (spec.score == RouterScore::kSoftmax && !spec.normalise);
+}
+static_assert(kLeastWeightSum < 1.0 / kMaxGpuExperts);
 
 // Makes values[i] of the scores: of a softmax over all the exponentials, and their sum. The team's
 // warps that score.
@@ -358,11 +370,12 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
   TeamMemory& memory = memories[team.index];
   const int lane = static_cast<int>(threadIdx.x % 32);
   const bool softmax = spec.score == RouterScore::kSoftmax;
+  const bool scores_all = ScoresAll(spec);
   const bool any = logits != nullptr;
   float max = 0;
   LaneChoice choice = {-1, 0};
   bool by_scores = false;
-  if (any) {
+  if (any && (team.chooses() || scores_all)) {
     LogitKeys<kLaneKeys> keys(logits, spec.count);
     max = LogitOfKey(__reduce_max_sync(~0u, keys.Greatest()));
     if (team.chooses()) {
@@ -373,12 +386,19 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
         choice.expert = greatest.index;
         by_scores = softmax && !LeastDecides(LogitOfKey(greatest.least), max);
       }
-      if (lane == 0) memory.by_scores = by_scores;
+      if (lane == 0) {
+        memory.by_scores = by_scores;
+        memory.max = max;
+      }
     }
-    if (team.scores()) Score(spec, logits, max, team, values, memory);
+    if (scores_all && team.scores()) Score(spec, logits, max, team, values, memory);
   }
   if (__syncthreads_or(by_scores ? 1 : 0) != 0) {
     by_scores = any && memory.by_scores;
+    if (by_scores && !scores_all && team.scores()) {
+      Score(spec, logits, memory.max, team, values, memory);
+    }
+    __syncthreads();
     if (by_scores) {
       const double sum = memory.sum;
 #pragma unroll 1
@@ -395,8 +415,8 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
 
   const bool has = lane < spec.used;
   double weight = 0;
-  if (has && by_scores) {
-    // Keys have taken the place of the scores.
+  if (has && (by_scores || !scores_all)) {
+    // There are no scores, or keys have taken their place.
     weight = logits[choice.expert];
     if (softmax) {
       weight = exp(weight - max);
@@ -406,7 +426,7 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
   } else if (has) {
     weight = __longlong_as_double(static_cast<int64_t>(values[choice.expert]));
   }
-  if (has && softmax) weight /= memory.sum;
+  if (has && softmax && (by_scores || scores_all)) weight /= memory.sum;
   if (spec.score == RouterScore::kSoftmaxOfChosen) {
     const uint32_t key = has ? KeyOfLogit(static_cast<float>(weight)) : kTakenLogit;
     weight = exp(weight - double{LogitOfKey(__reduce_max_sync(~0u, key))});

@@ -17,15 +17,15 @@ __host__ __device__ __forceinline__ ExpertsSpec AllExperts(const ChooseExpertsAr
   return args.shared_joins ? WithShared(args.spec) : args.spec;
 }
 
-// Chooses for token `token`, if there is one, by a team; its first warp's lane j gets choice j, or
-// -1, with the shared expert behind the others if it joins them. All warps of the block, once.
+// Chooses for token `token` with these logits, if there is one, by a team; its first warp's lane j
+// gets choice j, or -1, with the shared expert behind the others if it joins them. All warps of the
+// block, once.
 template <int kLaneKeys>
 __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int token,
-                                              const Team& team, uint64_t* keys) {
+                                              const float* logits, const Team& team,
+                                              uint64_t* keys) {
   const ExpertsSpec& spec = args.spec;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const float* const logits =
-      args.logits + int64_t{token} * (spec.count + (spec.shared_gated ? 1 : 0));
   const bool there = token < args.tokens;
   const bool chooses =
       there && (args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0);
@@ -50,11 +50,16 @@ __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int
   return args.shared_joins && lane == spec.used ? shared : choice.expert;
 }
 
+// The logits of a token.
+__device__ __forceinline__ const float* LogitsOf(const ChooseExpertsArgs& args, int token) {
+  return args.logits + int64_t{token} * (args.spec.count + (args.spec.shared_gated ? 1 : 0));
+}
+
 // Chooses for the one token of a step and writes all of its tables: every expert has one row. All
 // `warps` warps of the block.
 template <int kLaneKeys>
-__device__ __forceinline__ void ChooseForOneToken(const ChooseExpertsArgs& args, int warps,
-                                                  uint64_t* keys) {
+__device__ __forceinline__ void ChooseForOneToken(const ChooseExpertsArgs& args,
+                                                  const float* logits, int warps, uint64_t* keys) {
   static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
   const ExpertsSpec spec = AllExperts(args);
   const ExpertTables& tables = args.tables;
@@ -67,7 +72,7 @@ __device__ __forceinline__ void ChooseForOneToken(const ChooseExpertsArgs& args,
   const bool chooses = args.step_tokens == nullptr || args.step_tokens[0].sequence >= 0;
   const int choices = chooses ? spec.used : 0;
   const int expert =
-      ChooseForToken<kLaneKeys>(args, 0, {.index = 0, .warp = warp, .warps = warps}, keys);
+      ChooseForToken<kLaneKeys>(args, 0, logits, {.index = 0, .warp = warp, .warps = warps}, keys);
   if (warp == 1) {
     if (lane < spec.used) tables.rows[lane] = lane < choices ? lane * kExpertRowAlign : -1;
     for (int row = lane; row < MaxExpertRows(spec, 1); row += 32) {

@@ -1,11 +1,14 @@
 // The norm, the router and the choice of experts of a step of one token in one launch
-// (LaunchRouteOneToken, experts.h), which take longer to begin than to run.
+// (LaunchRouteOneToken, experts.h), each of which takes longer to begin than to run.
 //
 //   Block     16 warps, up to 8 outputs of the router; grid: as many as have all outputs. Each
 //   block
-//             normalises the whole row for itself, as products do (matvec_prologue.cuh), and the
-//             first writes it. The router's weights are on their way before the kernel ahead has
-//             ended. The last block to end chooses.
+//             normalises the whole row for itself, as products do (matvec_prologue.cuh). The
+//             router's weights are on their way before the kernel ahead has ended.
+//   First     the first block writes the row, waits for the logits of all, and chooses. It is the
+//             same block, most often on the same SM, whose caches have the code of the choice.
+//             Each logit comes in one word with the number of the launch, so that nothing needs to
+//             be ordered. The others wait for nothing, and all run before the next kernel begins.
 //   Sums      of the norm as NormKernel's, of the router as LanesKernel's (router_sums.cuh), the
 //             choice as ChooseOneKernel's (expert_choice.cuh).
 //   Memory    rows of the router in classes, with four floats between, so that eight lanes read
@@ -33,166 +36,186 @@ static_assert(kMaxRoutedHidden == kThreads * kThreadVectors * kVector);
 constexpr int kMostOutputs = 8;
 constexpr int kMostWeightBytes = 72 * 1024;
 
-// Floats of a row in classes.
-__host__ __device__ constexpr int ClassesRow(int hidden) {
-  return kRouterClasses * (RouterClassCols(hidden) + kVector);
-}
-__device__ __forceinline__ int PlaceInClasses(int hidden, int col) {
-  return col + col / RouterClassCols(hidden) * kVector;
-}
+// A row in classes: the columns of a class one after another, and four floats between classes.
+struct ClassRow {
+  int class_vectors;
+  // 2^16 / class_vectors, rounded up.
+  int reciprocal;
 
-// The row, with what was to be added to it; -0 where a thread has no columns.
-__device__ __forceinline__ void LoadRow(const NormArgs& norm, float4 (&row)[kThreadVectors]) {
+  __device__ __forceinline__ explicit ClassRow(int hidden)
+      : class_vectors(RouterClassCols(hidden) / kVector),
+        reciprocal((1 << 16) / class_vectors + 1) {}
+
+  static constexpr int Floats(int hidden) {
+    return kRouterClasses * (RouterClassCols(hidden) + kVector);
+  }
+  // Place of vector i, in floats.
+  __device__ __forceinline__ int Of(int i) const { return (i + (i * reciprocal >> 16)) * kVector; }
+};
+
+// Vector i of the row with what is to be added to it.
+__device__ __forceinline__ float4 LoadVector(const NormArgs& norm, int i) {
   const int vectors = norm.hidden / kVector;
-  const auto* const partials = reinterpret_cast<const float4*>(norm.partials);
+  const auto* const partials = reinterpret_cast<const float4*>(norm.partials) + i;
   const int64_t stride = int64_t{norm.partials_tokens} * vectors;
-  float4 parts[kThreadVectors][kMaxSplits];
+  const float4 residual = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
+  if (norm.splits == 0) return residual;
+  float4 parts[kMaxSplits];
 #pragma unroll
-  for (int v = 0; v < kThreadVectors; ++v) {
-    const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i >= vectors) continue;
-    row[v] = __ldcg(reinterpret_cast<const float4*>(norm.residual) + i);
-#pragma unroll
-    for (int s = 0; s < kMaxSplits; ++s) {
-      if (s < norm.splits) parts[v][s] = __ldcg(partials + i + s * stride);
-    }
+  for (int s = 0; s < kMaxSplits; ++s) {
+    if (s < norm.splits) parts[s] = __ldcg(partials + s * stride);
   }
-  if (norm.splits == 0) return;
+  float4 to = residual;
+  if (norm.bias != nullptr) to = __ldg(reinterpret_cast<const float4*>(norm.bias) + i);
+  float4 sum = parts[0];
 #pragma unroll
-  for (int v = 0; v < kThreadVectors; ++v) {
-    const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i >= vectors) continue;
-    float4 sum = parts[v][0];
-#pragma unroll
-    for (int s = 1; s < kMaxSplits; ++s) {
-      if (s >= norm.splits) break;
-      const float4& part = parts[v][s];
-      sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
-    }
-    const float4 add = row[v];
-    // As NormKernel: a branch with a bias is rounded before it is added.
-    const float4 to =
-        norm.bias == nullptr ? add : __ldg(reinterpret_cast<const float4*>(norm.bias) + i);
-    row[v] = make_float4(fmaf(sum.x, norm.scale, to.x), fmaf(sum.y, norm.scale, to.y),
-                         fmaf(sum.z, norm.scale, to.z), fmaf(sum.w, norm.scale, to.w));
-    if (norm.bias == nullptr) continue;
-    row[v] = make_float4(row[v].x + add.x, row[v].y + add.y, row[v].z + add.z, row[v].w + add.w);
+  for (int s = 1; s < kMaxSplits; ++s) {
+    if (s >= norm.splits) break;
+    sum =
+        make_float4(sum.x + parts[s].x, sum.y + parts[s].y, sum.z + parts[s].z, sum.w + parts[s].w);
   }
+  sum = make_float4(fmaf(sum.x, norm.scale, to.x), fmaf(sum.y, norm.scale, to.y),
+                    fmaf(sum.z, norm.scale, to.z), fmaf(sum.w, norm.scale, to.w));
+  if (norm.bias == nullptr) return sum;
+  // As NormKernel: the branch is rounded before it is added.
+  return make_float4(sum.x + residual.x, sum.y + residual.y, sum.z + residual.z,
+                     sum.w + residual.w);
 }
 
 // Makes the router's input, in classes, in `x`. The first block writes the residual and `out`.
 // `scratch` has the row, and a float for every 32 of NormThreads.
-__device__ __forceinline__ void Normalise(const NormArgs& norm, float* scratch, float* x) {
+__device__ __forceinline__ void Normalise(const NormArgs& norm, const ClassRow& classes,
+                                          float* scratch, float* x) {
   const int vectors = norm.hidden / kVector;
   const int threads = NormThreads(norm.hidden);
-  auto* const shared_row = reinterpret_cast<float4*>(scratch);
+  auto* const row = reinterpret_cast<float4*>(scratch);
   float* const sums = scratch + norm.hidden;
-  float4 weight[kThreadVectors];
+  const auto* const weight = reinterpret_cast<const float4*>(norm.weight);
+  float4 weights[kThreadVectors];
 #pragma unroll
   for (int v = 0; v < kThreadVectors; ++v) {
     const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i < vectors) weight[v] = __ldg(reinterpret_cast<const float4*>(norm.weight) + i);
+    if (i < vectors) weights[v] = __ldg(weight + i);
   }
   WaitForDependency();
-  float4 row[kThreadVectors];
-  LoadRow(norm, row);
 #pragma unroll
   for (int v = 0; v < kThreadVectors; ++v) {
     const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i >= vectors) continue;
-    shared_row[i] = row[v];
-    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = row[v];
+    if (i >= vectors) break;
+    const float4 value = LoadVector(norm, i);
+    row[i] = value;
+    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
   }
   __syncthreads();
-  SumSquares(shared_row, vectors, threads, static_cast<int>(threadIdx.x / 32), kWarps, sums);
+  SumSquares(row, vectors, threads, static_cast<int>(threadIdx.x / 32), kWarps, sums);
   __syncthreads();
   const float scale = RmsScale(SumOfWarps(sums, threads / 32), norm.hidden, norm.eps);
 #pragma unroll
   for (int v = 0; v < kThreadVectors; ++v) {
     const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i >= vectors) continue;
-    *reinterpret_cast<float4*>(x + PlaceInClasses(norm.hidden, i * kVector)) =
-        ScaledBy(row[v], scale, weight[v]);
+    if (i >= vectors) break;
+    *reinterpret_cast<float4*>(x + classes.Of(i)) = ScaledBy(row[i], scale, weights[v]);
     if (blockIdx.x == 0) {
       *reinterpret_cast<uint2*>(norm.out.data + norm.out.Index(0, i * kVector)) =
-          Normed(row[v], scale, weight[v]);
+          Normed(row[i], scale, weights[v]);
     }
   }
 }
 
-// A lane's class of the product of two rows in classes.
-__device__ __forceinline__ float ClassSum(const float* weights, const float* x, int hidden) {
-  const int class_cols = RouterClassCols(hidden);
+// A lane's class of the product of two rows in classes, of which `vectors` are there.
+__device__ __forceinline__ float ClassSum(const float* weights, const float* x,
+                                          const ClassRow& classes, int vectors) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int cols = min(class_cols, hidden - lane * class_cols);
-  const int first = lane * (class_cols + kVector);
+  const int count = min(classes.class_vectors, vectors - lane * classes.class_vectors);
+  const int first = lane * (classes.class_vectors + 1);
+  const float4* const a = reinterpret_cast<const float4*>(weights) + first;
+  const float4* const b = reinterpret_cast<const float4*>(x) + first;
   float sum = 0;
 #pragma unroll 8
-  for (int c = 0; c < cols; c += kVector) {
-    const float4 a = *reinterpret_cast<const float4*>(weights + first + c);
-    const float4 b = *reinterpret_cast<const float4*>(x + first + c);
-    sum = fmaf(a.x, b.x, sum);
-    sum = fmaf(a.y, b.y, sum);
-    sum = fmaf(a.z, b.z, sum);
-    sum = fmaf(a.w, b.w, sum);
+  for (int i = 0; i < count; ++i) {
+    const float4 w = a[i];
+    const float4 value = b[i];
+    sum = fmaf(w.x, value.x, sum);
+    sum = fmaf(w.y, value.y, sum);
+    sum = fmaf(w.z, value.z, sum);
+    sum = fmaf(w.w, value.w, sum);
   }
   return sum;
 }
 
+// A logit beside the number of its launch.
+__device__ __forceinline__ uint64_t Pass(uint32_t launch, float logit) {
+  return uint64_t{launch} << 32 | __float_as_uint(logit);
+}
+__device__ __forceinline__ float Await(const volatile uint64_t& passed, uint32_t launch) {
+  uint64_t word;
+  do {
+    word = passed;
+  } while (static_cast<uint32_t>(word >> 32) != launch);
+  return __uint_as_float(static_cast<uint32_t>(word));
+}
+
 // `outputs`: those of a block.
 template <int kLaneKeys>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 2)
     RouteKernel(const __grid_constant__ RouteOneTokenArgs args, int outputs) {
   extern __shared__ __align__(16) float shared_floats[];
-  __shared__ bool is_last;
   LaunchDependents();
   const RouterArgs& router = args.router;
   const int hidden = router.hidden;
+  const int vectors = hidden / kVector;
+  const int row_floats = ClassRow::Floats(hidden);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const ClassRow classes(hidden);
   float* const x = shared_floats;
-  float* const weights = x + ClassesRow(hidden);
-  float* const scratch = weights + outputs * ClassesRow(hidden);
+  float* const weights = x + row_floats;
+  float* const scratch = weights + outputs * row_floats;
   const int first = static_cast<int>(blockIdx.x) * outputs;
   const int there = min(outputs, router.outputs - first);
-  const int row_vectors = hidden / kVector;
-  for (int i = static_cast<int>(threadIdx.x); i < there * row_vectors; i += kThreads) {
-    const int row = i / row_vectors;
-    const int col = (i - row * row_vectors) * kVector;
-    CopyAsync(SharedAddress(weights + row * ClassesRow(hidden) + PlaceInClasses(hidden, col)),
-              router.weights + int64_t{first + row} * hidden + col);
+  for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
+    const float* const from = router.weights + int64_t{first} * hidden + i * kVector;
+    const uint32_t to = SharedAddress(weights + classes.Of(i));
+    for (int row = 0; row < there; ++row) {
+      CopyAsync(to + row * row_floats * static_cast<int>(sizeof(float)), from + row * hidden);
+    }
   }
   CommitCopies();
-  Normalise(args.norm, scratch, x);
+  Normalise(args.norm, classes, scratch, x);
+  // The kernel ahead has ended.
+  const auto launch = static_cast<uint32_t>(__ldcg(args.passed)) + 1;
+  volatile uint64_t* const passed = args.passed + 1;
   AwaitCopies<0>();
   __syncthreads();
   if (warp < there) {
-    const float sum = SumOfClasses(ClassSum(weights + warp * ClassesRow(hidden), x, hidden));
-    if (lane == 0) {
-      StoreLogit(router, /*token=*/0, first + warp, sum);
-      // Before the block counts as done.
-      __threadfence();
-    }
+    const float sum = SumOfClasses(ClassSum(weights + warp * row_floats, x, classes, vectors));
+    const int output = first + warp;
+    if (lane == 0) passed[output] = Pass(launch, LogitOf(router, output, sum));
+  }
+  if (blockIdx.x != 0) return;
+  // The row is no longer needed.
+  __syncthreads();
+  float* const logits = shared_floats;
+  for (int i = static_cast<int>(threadIdx.x); i < router.outputs; i += kThreads) {
+    logits[i] = Await(passed[i], launch);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(args.blocks_done, 1) == static_cast<int>(gridDim.x) - 1;
-    if (is_last) *args.blocks_done = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  if (!is_last) return;
-  ChooseForOneToken<kLaneKeys>(args.choice, kWarps, reinterpret_cast<uint64_t*>(shared_floats));
+  // All blocks have read it.
+  if (threadIdx.x == 0) *args.passed = launch;
+  ChooseForOneToken<kLaneKeys>(args.choice, logits, kWarps,
+                               reinterpret_cast<uint64_t*>(logits + (router.outputs + 1) / 2 * 2));
 }
 
 template <int kLaneKeys>
 cudaError_t LaunchRoute(const RouteOneTokenArgs& args, cudaStream_t stream) {
+  constexpr int kFloat = sizeof(float);
   const int hidden = args.norm.hidden;
-  const int row_bytes = ClassesRow(hidden) * static_cast<int>(sizeof(float));
+  const int row_bytes = ClassRow::Floats(hidden) * kFloat;
   const int outputs = std::min(kMostOutputs, kMostWeightBytes / row_bytes);
-  const int scratch_bytes = (hidden + NormThreads(hidden) / 32) * static_cast<int>(sizeof(float));
-  const int bytes = std::max((1 + outputs) * row_bytes + scratch_bytes,
-                             ChoiceKeys(args.choice.spec) * static_cast<int>(sizeof(uint64_t)));
+  const int scratch_bytes = (hidden + NormThreads(hidden) / 32) * kFloat;
+  const int choice_bytes = (args.router.outputs + 1) * kFloat +
+                           ChoiceKeys(args.choice.spec) * static_cast<int>(sizeof(uint64_t));
+  const int bytes = std::max((1 + outputs) * row_bytes + scratch_bytes, choice_bytes);
   const cudaError_t error = cudaFuncSetAttribute(
       RouteKernel<kLaneKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;

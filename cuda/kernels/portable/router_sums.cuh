@@ -27,10 +27,12 @@ __device__ __forceinline__ float SumOfClasses(float of_class) {
 }
 
 // The logit of the sum of all columns.
+__device__ __forceinline__ float LogitOf(const RouterArgs& args, int output, float sum) {
+  return args.bias != nullptr && output < args.count ? sum + args.bias[output] : sum;
+}
 __device__ __forceinline__ void StoreLogit(const RouterArgs& args, int token, int output,
                                            float sum) {
-  const bool biased = args.bias != nullptr && output < args.count;
-  args.logits[int64_t{token} * args.outputs + output] = biased ? sum + args.bias[output] : sum;
+  args.logits[int64_t{token} * args.outputs + output] = LogitOf(args, output, sum);
 }
 
 }  // namespace orcd::cuda
