@@ -2,9 +2,9 @@
 // product to the gated result.
 //
 //   Block     a sequence and value head, whose state is in the registers of 8 warps; grid (value
-//             heads, sequences), 2 blocks an SM. The state is on its way from memory while single
-//             warps make the query, key, value and factors. Value heads of one key head make its
-//             query and key again.
+//             heads, sequences), 2 blocks an SM. The state is on its way to the L2 cache before the
+//             kernel ahead has ended, and from there while single warps make the query, key, value
+//             and factors. Value heads of one key head make its query and key again.
 //   Ring      blocks read rows of positions before the token's, and write the token's row, which is
 //             another one. A state that is saved is written twice, and its ring copied.
 //   Floor     a read and a write of the state: 8 * head_dim^2 bytes a value head and sequence.
@@ -95,9 +95,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAnSm)
 #pragma unroll 1
     for (int tap = 0; tap < spec.conv; ++tap) {
       PrefetchL2(args.inputs.conv + tap * channels + col);
+      PrefetchL2(ring + tap * channels + col);
     }
   }
-  float* const at = DeltaMatrix(spec, ring, head) + int64_t{column + Columns::First()} * kDim;
+  float* const matrix = DeltaMatrix(spec, ring, head);
+#pragma unroll 1
+  for (int line = static_cast<int>(threadIdx.x); line < kDim * kDim / kLineFloats;
+       line += kThreads) {
+    PrefetchL2(matrix + line * kLineFloats);
+  }
+  float* const at = matrix + int64_t{column + Columns::First()} * kDim;
   WaitForDependency();
   Columns columns;
   if (run.first_position == 0) {
