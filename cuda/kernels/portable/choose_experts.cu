@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(kAloneWarps * 32)
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
   WaitForDependency();
-  ChooseForOneToken<kLaneKeys>(args, args.logits, kAloneWarps, reinterpret_cast<uint64_t*>(shared));
+  OneTokenChoice(args).Make<kLaneKeys>(args.logits, kAloneWarps,
+                                       reinterpret_cast<uint64_t*>(shared));
 }
 
 // At most kFewTokens tokens.
@@ -191,7 +192,8 @@ __global__ void __launch_bounds__(kSortThreads, 1)
   sort.Clear<kSortThreads>(spec.count);
   WaitForDependency();
   __syncthreads();
-  const int chosen = ChooseForToken<kLaneKeys>(args, token, LogitsOf(args, token), team, keys);
+  const int chosen = ChooseForToken<kLaneKeys>(args, token, Chooses(args, token),
+                                               LogitsOf(args, token), team, keys);
   if (token < args.tokens && team.chooses() && lane < spec.used) {
     sort.Note(spec.count, token, token * spec.used + lane, chosen);
   }
@@ -214,7 +216,7 @@ __global__ void __launch_bounds__(kAloneWarps * 32)
   const Team team = {.index = warp / warps, .warp = warp % warps, .warps = warps};
   const int token = static_cast<int>(blockIdx.x) * teams + team.index;
   ChooseForToken<kLaneKeys>(
-      args, token, LogitsOf(args, token), team,
+      args, token, Chooses(args, token), LogitsOf(args, token), team,
       reinterpret_cast<uint64_t*>(shared) + team.index * ChoiceKeys(args.spec));
 }
 

@@ -17,18 +17,22 @@ __host__ __device__ __forceinline__ ExpertsSpec AllExperts(const ChooseExpertsAr
   return args.shared_joins ? WithShared(args.spec) : args.spec;
 }
 
-// Chooses for token `token` with these logits, if there is one, by a team; its first warp's lane j
+// False of tokens that only pad the step, and of those behind it.
+__device__ __forceinline__ bool Chooses(const ChooseExpertsArgs& args, int token) {
+  return token < args.tokens &&
+         (args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0);
+}
+
+// Chooses by these logits for token `token`, if it `chooses`, by a team; its first warp's lane j
 // gets choice j, or -1, with the shared expert behind the others if it joins them. All warps of the
 // block, once.
 template <int kLaneKeys>
 __device__ __forceinline__ int ChooseForToken(const ChooseExpertsArgs& args, int token,
-                                              const float* logits, const Team& team,
+                                              bool chooses, const float* logits, const Team& team,
                                               uint64_t* keys) {
   const ExpertsSpec& spec = args.spec;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const bool there = token < args.tokens;
-  const bool chooses =
-      there && (args.step_tokens == nullptr || args.step_tokens[token].sequence >= 0);
   const LaneChoice choice = ChooseExpertsOfToken<kLaneKeys>(spec, chooses ? logits : nullptr,
                                                             args.selection_bias, team, keys);
   const int64_t first = int64_t{token} * (spec.used + (args.shared_joins ? 1 : 0));
@@ -55,46 +59,65 @@ __device__ __forceinline__ const float* LogitsOf(const ChooseExpertsArgs& args, 
   return args.logits + int64_t{token} * (args.spec.count + (args.spec.shared_gated ? 1 : 0));
 }
 
-// Chooses for the one token of a step and writes all of its tables: every expert has one row. All
-// `warps` warps of the block.
-template <int kLaneKeys>
-__device__ __forceinline__ void ChooseForOneToken(const ChooseExpertsArgs& args,
-                                                  const float* logits, int warps, uint64_t* keys) {
-  static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
-  const ExpertsSpec spec = AllExperts(args);
-  const ExpertTables& tables = args.tables;
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool counts = warp == 0 && args.load != nullptr && lane < kLoadNumbers;
-  auto* const numbers = reinterpret_cast<uint64_t*>(args.load);
-  uint64_t number = counts ? numbers[lane] : 0;
-  // All or none of the token's choices.
-  const bool chooses = args.step_tokens == nullptr || args.step_tokens[0].sequence >= 0;
-  const int choices = chooses ? spec.used : 0;
-  const int expert =
-      ChooseForToken<kLaneKeys>(args, 0, logits, {.index = 0, .warp = warp, .warps = warps}, keys);
-  if (warp == 1) {
-    if (lane < spec.used) tables.rows[lane] = lane < choices ? lane * kExpertRowAlign : -1;
-    for (int row = lane; row < MaxExpertRows(spec, 1); row += 32) {
-      const bool has_token = row % kExpertRowAlign == 0 && row / kExpertRowAlign < choices;
-      tables.tokens[row] = has_token ? 0 : -1;
+// The choice of a step of one token, and all of its tables: every expert has one row.
+class OneTokenChoice {
+ public:
+  // Loads what does not depend on the logits. All warps of a block.
+  __device__ __forceinline__ explicit OneTokenChoice(const ChooseExpertsArgs& args)
+      : args_(args),
+        warp_(static_cast<int>(threadIdx.x / 32)),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        counts_(warp_ == 0 && args.load != nullptr && lane_ < kLoadNumbers),
+        number_(counts_ ? numbers()[lane_] : 0),
+        chooses_(Chooses(args, 0)) {}
+
+  // The same warps, `warps` of them.
+  template <int kLaneKeys>
+  __device__ __forceinline__ void Make(const float* logits, int warps, uint64_t* keys) {
+    static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
+    const ExpertsSpec spec = AllExperts(args_);
+    const ExpertTables& tables = args_.tables;
+    // All or none of the token's choices.
+    const int choices = chooses_ ? spec.used : 0;
+    const Team team = {.index = 0, .warp = warp_, .warps = warps};
+    const int expert = ChooseForToken<kLaneKeys>(args_, 0, chooses_, logits, team, keys);
+    if (warp_ == 1) {
+      if (lane_ < spec.used) tables.rows[lane_] = lane_ < choices ? lane_ * kExpertRowAlign : -1;
+      for (int row = lane_; row < MaxExpertRows(spec, 1); row += 32) {
+        const bool has_token = row % kExpertRowAlign == 0 && row / kExpertRowAlign < choices;
+        tables.tokens[row] = has_token ? 0 : -1;
+      }
+    }
+    if (warp_ != 0) return;
+    for (int i = lane_; i < MaxExpertTiles(spec, 1, args_.tile_rows); i += 32) {
+      // There are at most as many choices as lanes.
+      tables.tiles[i] =
+          i < choices ? ExpertTile{expert, i * kExpertRowAlign, 1} : ExpertTile{0, 0, 0};
+    }
+    if (counts_) Count();
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* numbers() const {
+    return reinterpret_cast<uint64_t*>(args_.load);
+  }
+  __device__ __forceinline__ void Count() {
+    // The first bucket has experts of one token, and the last number is the tokens'.
+    if (lane_ == 0 || lane_ == kLoadNumbers - 1) number_ += chooses_ ? args_.spec.used : 0;
+    numbers()[lane_] = number_;
+    if (args_.published_load != nullptr) {
+      reinterpret_cast<volatile uint64_t*>(args_.published_load)[lane_] = number_;
+      __threadfence_system();
     }
   }
-  if (warp != 0) return;
-  for (int i = lane; i < MaxExpertTiles(spec, 1, args.tile_rows); i += 32) {
-    // There are at most as many choices as lanes.
-    tables.tiles[i] =
-        i < choices ? ExpertTile{expert, i * kExpertRowAlign, 1} : ExpertTile{0, 0, 0};
-  }
-  if (!counts) return;
-  // The first bucket has experts of one token, and the last number is the tokens'.
-  if (lane == 0 || lane == kLoadNumbers - 1) number += chooses ? args.spec.used : 0;
-  numbers[lane] = number;
-  if (args.published_load != nullptr) {
-    reinterpret_cast<volatile uint64_t*>(args.published_load)[lane] = number;
-    __threadfence_system();
-  }
-}
+
+  const ChooseExpertsArgs& args_;
+  const int warp_;
+  const int lane_;
+  const bool counts_;
+  uint64_t number_;
+  const bool chooses_;
+};
 
 }  // namespace orcd::cuda
 

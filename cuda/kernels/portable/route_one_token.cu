@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The kernel ahead has ended.
   const auto launch = static_cast<uint32_t>(__ldcg(args.passed)) + 1;
   volatile uint64_t* const passed = args.passed + 1;
+  OneTokenChoice choice(args.choice);
   AwaitCopies<0>();
   __syncthreads();
   if (warp < there) {
@@ -202,8 +203,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   // All blocks have read it.
   if (threadIdx.x == 0) *args.passed = launch;
-  ChooseForOneToken<kLaneKeys>(args.choice, logits, kWarps,
-                               reinterpret_cast<uint64_t*>(logits + (router.outputs + 1) / 2 * 2));
+  choice.Make<kLaneKeys>(
+      logits, kWarps, reinterpret_cast<uint64_t*>(logits + (router.outputs + 1) / 2 * 2));
 }
 
 template <int kLaneKeys>
