@@ -93,19 +93,16 @@ __device__ __forceinline__ float SquaresOf(const float (&values)[2][kPairs]) {
   return sum;
 }
 
-// Adds up the squares of the parts of a head, of kTokens tokens at once; its threads are neighbours
-// in a warp. The others of the warp may be elsewhere.
-template <int kTokens>
-__device__ __forceinline__ void AddSquaresOfHead(float (&squares)[kTokens], int head_dim) {
+// Adds up the squares of a head's parts; its threads are neighbours in a warp. The others of the
+// warp may be elsewhere.
+__device__ __forceinline__ float SquaresOfHead(float squares, int head_dim) {
   const int threads = HeadThreads(head_dim);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t of_head = (threads == 32 ? 0 : 1u << threads) - 1;
   for (int offset = threads / 2; offset > 0; offset /= 2) {
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      squares[t] += __shfl_xor_sync(of_head << (lane & -threads), squares[t], offset);
-    }
+    squares += __shfl_xor_sync(of_head << (lane & -threads), squares, offset);
   }
+  return squares;
 }
 
 // The values of a part; `normed` is set only if the head has a norm.
@@ -191,12 +188,11 @@ __device__ __forceinline__ PartValues MakeValues(const QkvProduct& qkv, const He
                                                  int position) {
   PartValues values;
   values.Sum<kTogether>(qkv, part, constants, token);
-  float squares[1] = {};
+  float squares = 0;
   if (qkv.q_norm != nullptr || qkv.k_norm != nullptr) {
-    squares[0] = SquaresOf(values.biased);
-    AddSquaresOfHead(squares, qkv.head_dim);
+    squares = SquaresOfHead(SquaresOf(values.biased), qkv.head_dim);
   }
-  values.Finish(qkv, part, constants, position, squares[0], qkv.head_dim);
+  values.Finish(qkv, part, constants, position, squares, qkv.head_dim);
   return values;
 }
 

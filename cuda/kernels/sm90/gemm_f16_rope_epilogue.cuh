@@ -74,11 +74,12 @@ class RopeEpilogue {
 #pragma unroll 1
     for (int first = 0; first < kTokens; first += kTogether) {
       Together now;
-      Load(part * kTokens + first, first, now);
-      if (norm_ != nullptr) Normalise(bias, now);
+      Load(part * kTokens + first, now);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (now.token[i].position >= 0) Store(part * kTokens + first + i, i, bias, now);
+        if (now.token[i].position < 0) continue;
+        Store(part * kTokens + first + i, (first + i) * (kTokensAtOnce * kStagedStride), bias,
+              now.token[i], now.angles[i]);
       }
     }
   }
@@ -89,63 +90,57 @@ class RopeEpilogue {
   static constexpr int kTokensAtOnce = kGroups * 128 / kQuads;
   // Tokens of a thread.
   static constexpr int kTokens = kStagedTokens / kTokensAtOnce;
-  // Tokens that a thread makes at once.
+  // Tokens whose angles are loaded at once.
   static constexpr int kTogether = 4;
 
   struct Together {
     RopeToken token[kTogether];
     PairAngles angles[kTogether];
-    float sums[kTogether][2][kPairs];
   };
 
-  // The norms of a head's values (PartValues::Finish); all threads that have the head.
-  __device__ __forceinline__ void Normalise(const PairBias& weights, Together& of) const {
-    float squares[kTogether];
+  // The norm of a head's values (PartValues::Finish); all threads that have the head.
+  __device__ __forceinline__ void Normalise(const PairBias& weights,
+                                            float (&values)[2][kPairs]) const {
+    const float squares = SquaresOfHead(SquaresOf(values), args_.qkv.head_dim);
+    const float scale = RmsScale(squares, args_.qkv.head_dim, args_.qkv.norm_eps);
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) squares[t] = SquaresOf(of.sums[t]);
-    AddSquaresOfHead(squares, args_.qkv.head_dim);
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int t = 0; t < kTogether; ++t) {
-      const float scale = RmsScale(squares[t], args_.qkv.head_dim, args_.qkv.norm_eps);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int i = 0; i < kPairs; ++i) {
-          float& value = of.sums[t][half][i];
-          value = value * scale * weights.bias[half][i];
-        }
+      for (int i = 0; i < kPairs; ++i) {
+        values[half][i] = values[half][i] * scale * weights.bias[half][i];
       }
     }
   }
 
-  // Loads the thread's tokens from the `index`-th on, of which the first is the part's `first`-th.
-  __device__ __forceinline__ void Load(int index, int first, Together& to) const {
+  __device__ __forceinline__ void Load(int first, Together& to) const {
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) to.token[i] = tokens_[(index + i) * kTokensAtOnce];
+    for (int i = 0; i < kTogether; ++i) to.token[i] = tokens_[(first + i) * kTokensAtOnce];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (to.token[i].position >= 0) to.angles[i].Load(args_.qkv, to.token[i].position, col_);
     }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float4 four = *reinterpret_cast<const float4*>(
-            staged_[half] + (first + i) * (kTokensAtOnce * kStagedStride));
-        to.sums[i][half][0] = four.x;
-        to.sums[i][half][1] = four.y;
-        to.sums[i][half][2] = four.z;
-        to.sums[i][half][3] = four.w;
-      }
-    }
   }
-  // Stores the thread's `index`-th token, which is the `i`-th of these.
-  __device__ __forceinline__ void Store(int index, int i, const PairBias& bias,
-                                        const Together& of) const {
-    PairBias added = bias;
-    if (norm_ != nullptr) added.Clear();
-    const RotatedPairs pairs = Rotate(of.sums[i], added, of.angles[i], rotates_);
-    const RopeToken& place = of.token[i];
+  // Stores the thread's `index`-th token, which is staged `at` bytes behind the first one.
+  __device__ __forceinline__ void Store(int index, int at, const PairBias& bias,
+                                        const RopeToken& place, const PairAngles& angles) const {
+    float sums[2][kPairs];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 four = *reinterpret_cast<const float4*>(staged_[half] + at);
+      sums[half][0] = four.x;
+      sums[half][1] = four.y;
+      sums[half][2] = four.z;
+      sums[half][3] = four.w;
+    }
+    RotatedPairs pairs;
+    if (norm_ != nullptr) {
+      Normalise(bias, sums);
+      PairBias none;
+      none.Clear();
+      pairs = Rotate(sums, none, angles, rotates_);
+    } else {
+      pairs = Rotate(sums, bias, angles, rotates_);
+    }
     const int token = token_ + index * kTokensAtOnce;
     if (head_ < args_.qkv.heads) {
       StoreQuery(args_, QueryIndex(args_, token, head_, col_), args_.qkv.head_dim / 2, hi_lo_,
