@@ -59,6 +59,17 @@ cudaError_t LaunchInDecode(void (*kernel)(Params...), dim3 grid, int threads, si
   return LaunchWithAttribute(carveout, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
+// Launch for the kernels of any step that read and write much more than they compute:
+// LaunchInDecode for few tokens. Kernels of many tokens run long, so that waiting for the kernel
+// ahead is little, and are faster with a large L1 cache, which holds the loads in flight.
+template <typename... Params, typename... Args>
+cudaError_t LaunchForTokens(int tokens, void (*kernel)(Params...), dim3 grid, int threads,
+                            size_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  constexpr int kFewTokens = 512;
+  return tokens <= kFewTokens ? LaunchInDecode(kernel, grid, threads, shared_bytes, stream, args...)
+                              : Launch(kernel, grid, threads, shared_bytes, stream, args...);
+}
+
 // Launch in clusters of `blocks` blocks; `grid` is a multiple of `blocks`.
 template <typename... Params, typename... Args>
 cudaError_t LaunchInClusters(int blocks, void (*kernel)(Params...), dim3 grid, int threads,

@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t LaunchCombineExperts(const CombineExpertsArgs& args, cudaStream_t stream) {
   if (args.hidden % kVector != 0) return cudaErrorInvalidValue;
   const int blocks = (args.hidden / kVector + kThreads - 1) / kThreads;
-  return LaunchInDecode(CombineExpertsKernel, dim3(blocks, args.tokens), kThreads, 0, stream, args);
+  return LaunchForTokens(args.tokens, CombineExpertsKernel, dim3(blocks, args.tokens), kThreads, 0,
+                         stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -37,9 +37,9 @@ cudaError_t LaunchDeltaGate(const DeltaArgs& args, cudaStream_t stream) {
   if (!DeltaKernelsTake(args.spec) || args.inputs.rows % kDeltaVector != 0) {
     return cudaErrorInvalidValue;
   }
-  return LaunchInDecode(GateKernel,
-                        dim3((args.spec.value_heads + kWarps - 1) / kWarps, args.tokens), kThreads,
-                        0, stream, args);
+  return LaunchForTokens(args.tokens, GateKernel,
+                         dim3((args.spec.value_heads + kWarps - 1) / kWarps, args.tokens), kThreads,
+                         0, stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -134,8 +134,8 @@ cudaError_t LaunchDeltaInputs(const DeltaArgs& args, cudaStream_t stream) {
   const int units =
       2 * args.spec.key_heads + args.spec.value_heads + (args.spec.value_heads + 31) / 32;
   const dim3 grid((units + kWarps - 1) / kWarps, (args.tokens + warp_tokens - 1) / warp_tokens);
-  return LaunchInDecode(args.spec.conv <= 4 ? InputsKernel<4> : InputsKernel<8>, grid, kThreads, 0,
-                        stream, args, warp_tokens);
+  return LaunchForTokens(args.tokens, args.spec.conv <= 4 ? InputsKernel<4> : InputsKernel<8>, grid,
+                         kThreads, 0, stream, args, warp_tokens);
 }
 
 }  // namespace orcd::cuda

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(const __grid_constant__ 
 cudaError_t LaunchEmbed(const EmbedArgs& args, cudaStream_t stream) {
   const int parts =
       args.tokens >= kManyTokens ? 1 : (args.embedding.cols + kThreads - 1) / kThreads;
-  return LaunchInDecode(EmbedKernel, dim3(args.tokens, parts), kThreads, 0, stream, args);
+  return LaunchForTokens(args.tokens, EmbedKernel, dim3(args.tokens, parts), kThreads, 0, stream,
+                         args);
 }
 
 }  // namespace orcd::cuda

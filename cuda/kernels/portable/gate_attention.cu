@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t LaunchGateAttention(const GateAttentionArgs& args, cudaStream_t stream) {
   if (args.cols % kValues != 0) return cudaErrorInvalidValue;
   const int blocks = (args.cols / kValues + kThreads - 1) / kThreads;
-  return LaunchInDecode(GateAttentionKernel, dim3(blocks, args.tokens), kThreads, 0, stream, args);
+  return LaunchForTokens(args.tokens, GateAttentionKernel, dim3(blocks, args.tokens), kThreads, 0,
+                         stream, args);
 }
 
 }  // namespace orcd::cuda

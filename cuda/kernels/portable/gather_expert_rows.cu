@@ -37,9 +37,9 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_t stream) {
   if (args.cols % kActivationCols != 0 || args.max_rows % kCore != 0) return cudaErrorInvalidValue;
-  return LaunchInDecode(GatherExpertRowsKernel,
-                        dim3(args.max_rows / kCore, (args.cols + kCols - 1) / kCols), kThreads, 0,
-                        stream, args);
+  return LaunchForTokens(args.x.tokens, GatherExpertRowsKernel,
+                         dim3(args.max_rows / kCore, (args.cols + kCols - 1) / kCols), kThreads, 0,
+                         stream, args);
 }
 
 }  // namespace orcd::cuda

@@ -262,8 +262,8 @@ constexpr int kManyRows = 512;
 template <int kSplits, bool kF32, bool kBias = false>
 cudaError_t LaunchWith(const NormArgs& args, cudaStream_t stream) {
   const int vectors = args.hidden / kVector;
-  return LaunchInDecode(
-      NormKernel<kSplits, kF32, kBias>, dim3(args.tokens),
+  return LaunchForTokens(
+      args.tokens, NormKernel<kSplits, kF32, kBias>, dim3(args.tokens),
       std::min(kMaxThreads, std::max(NormThreads(args.hidden), (vectors + 31) / 32 * 32)),
       args.hidden * sizeof(float), stream, args);
 }
@@ -282,8 +282,8 @@ cudaError_t LaunchPlain(const NormArgs& args, cudaStream_t stream) {
   if (args.partials == nullptr) {
     const bool many = args.tokens >= kManyRows && args.rows == nullptr;
     return many && args.hidden % (2 * kVector) == 0
-               ? LaunchInDecode(ManyNormKernel<kF32>, dim3((args.tokens + 1) / 2),
-                                NormThreads(args.hidden), 0, stream, args)
+               ? LaunchForTokens(args.tokens, ManyNormKernel<kF32>, dim3((args.tokens + 1) / 2),
+                                 NormThreads(args.hidden), 0, stream, args)
                : LaunchWith<0, kF32>(args, stream);
   }
   if (args.splits < 1 || args.splits > kMaxSplits) return cudaErrorInvalidValue;
@@ -300,8 +300,8 @@ cudaError_t LaunchNorm(const NormArgs& args, cudaStream_t stream) {
   rest.out_f32 = nullptr;
   rest.bias = nullptr;
   if (!IsPlain(rest) || args.out.data == nullptr) {
-    return LaunchInDecode(AnyNormKernel, dim3(args.tokens), NormThreads(args.hidden), 0, stream,
-                          args);
+    return LaunchForTokens(args.tokens, AnyNormKernel, dim3(args.tokens), NormThreads(args.hidden),
+                           0, stream, args);
   }
   return args.out_f32 == nullptr ? LaunchPlain<false>(args, stream)
                                  : LaunchPlain<true>(args, stream);
