@@ -371,11 +371,13 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
   const int lane = static_cast<int>(threadIdx.x % 32);
   const bool softmax = spec.score == RouterScore::kSoftmax;
   const bool scores_all = ScoresAll(spec);
+  // A team takes the exponentials of all meanwhile.
+  const bool scored = scores_all || team.warps > 1;
   const bool any = logits != nullptr;
   float max = 0;
   LaneChoice choice = {-1, 0};
   bool by_scores = false;
-  if (any && (team.chooses() || scores_all)) {
+  if (any && (team.chooses() || scored)) {
     LogitKeys<kLaneKeys> keys(logits, spec.count);
     max = LogitOfKey(__reduce_max_sync(~0u, keys.Greatest()));
     if (team.chooses()) {
@@ -391,11 +393,11 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
         memory.max = max;
       }
     }
-    if (scores_all && team.scores()) Score(spec, logits, max, team, values, memory);
+    if (scored && team.scores()) Score(spec, logits, max, team, values, memory);
   }
   if (__syncthreads_or(by_scores ? 1 : 0) != 0) {
     by_scores = any && memory.by_scores;
-    if (by_scores && !scores_all && team.scores()) {
+    if (by_scores && !scored && team.scores()) {
       Score(spec, logits, memory.max, team, values, memory);
     }
     __syncthreads();
@@ -415,7 +417,7 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
 
   const bool has = lane < spec.used;
   double weight = 0;
-  if (has && (by_scores || !scores_all)) {
+  if (has && (by_scores || !scored)) {
     // There are no scores, or keys have taken their place.
     weight = logits[choice.expert];
     if (softmax) {

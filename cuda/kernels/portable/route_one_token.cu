@@ -2,13 +2,13 @@
 // (LaunchRouteOneToken, experts.h), each of which takes longer to begin than to run.
 //
 //   Block     16 warps, up to 8 outputs of the router; grid: as many as have all outputs. Each
-//   block
-//             normalises the whole row for itself, as products do (matvec_prologue.cuh). The
-//             router's weights are on their way before the kernel ahead has ended.
-//   First     the first block writes the row, waits for the logits of all, and chooses. It is the
-//             same block, most often on the same SM, whose caches have the code of the choice.
-//             Each logit comes in one word with the number of the launch, so that nothing needs to
-//             be ordered. The others wait for nothing, and all run before the next kernel begins.
+//             block normalises the whole row, as products do (matvec_prologue.cuh). The router's
+//             weights are on their way before the kernel ahead has ended.
+//   First     the first block's other warps write the row; then it waits for all logits, and
+//             chooses. It is the same block each time, most often on the same SM, whose caches have
+//             the code of the choice. Each logit comes in one word with the number of the launch,
+//             so that nothing needs to be ordered. The others wait for nothing, and all run before
+//             the next kernel begins.
 //   Sums      of the norm as NormKernel's, of the router as LanesKernel's (router_sums.cuh), the
 //             choice as ChooseOneKernel's (expert_choice.cuh).
 //   Memory    rows of the router in classes, with four floats between, so that eight lanes read
@@ -82,10 +82,10 @@ __device__ __forceinline__ float4 LoadVector(const NormArgs& norm, int i) {
                      sum.w + residual.w);
 }
 
-// Makes the router's input, in classes, in `x`. The first block writes the residual and `out`.
-// `scratch` has the row, and a float for every 32 of NormThreads.
-__device__ __forceinline__ void Normalise(const NormArgs& norm, const ClassRow& classes,
-                                          float* scratch, float* x) {
+// Makes the router's input, in classes, in `x`. `scratch` gets the row, and a float for every 32 of
+// NormThreads. Returns the norm's factor.
+__device__ __forceinline__ float Normalise(const NormArgs& norm, const ClassRow& classes,
+                                           float* scratch, float* x) {
   const int vectors = norm.hidden / kVector;
   const int threads = NormThreads(norm.hidden);
   auto* const row = reinterpret_cast<float4*>(scratch);
@@ -101,10 +101,7 @@ __device__ __forceinline__ void Normalise(const NormArgs& norm, const ClassRow& 
 #pragma unroll
   for (int v = 0; v < kThreadVectors; ++v) {
     const int i = static_cast<int>(threadIdx.x) + v * kThreads;
-    if (i >= vectors) break;
-    const float4 value = LoadVector(norm, i);
-    row[i] = value;
-    if (blockIdx.x == 0) reinterpret_cast<float4*>(norm.new_residual)[i] = value;
+    if (i < vectors) row[i] = LoadVector(norm, i);
   }
   __syncthreads();
   SumSquares(row, vectors, threads, static_cast<int>(threadIdx.x / 32), kWarps, sums);
@@ -115,10 +112,19 @@ __device__ __forceinline__ void Normalise(const NormArgs& norm, const ClassRow& 
     const int i = static_cast<int>(threadIdx.x) + v * kThreads;
     if (i >= vectors) break;
     *reinterpret_cast<float4*>(x + classes.Of(i)) = ScaledBy(row[i], scale, weights[v]);
-    if (blockIdx.x == 0) {
-      *reinterpret_cast<uint2*>(norm.out.data + norm.out.Index(0, i * kVector)) =
-          Normed(row[i], scale, weights[v]);
-    }
+  }
+  return scale;
+}
+
+// Writes the residual and `out`; a thread of `threads`.
+__device__ __forceinline__ void StoreRow(const NormArgs& norm, const float* scratch, float scale,
+                                         int thread, int threads) {
+  const auto* const row = reinterpret_cast<const float4*>(scratch);
+  const auto* const weight = reinterpret_cast<const float4*>(norm.weight);
+  for (int i = thread; i < norm.hidden / kVector; i += threads) {
+    reinterpret_cast<float4*>(norm.new_residual)[i] = row[i];
+    *reinterpret_cast<uint2*>(norm.out.data + norm.out.Index(0, i * kVector)) =
+        Normed(row[i], scale, __ldg(weight + i));
   }
 }
 
@@ -181,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   CommitCopies();
-  Normalise(args.norm, classes, scratch, x);
+  const float scale = Normalise(args.norm, classes, scratch, x);
   // The kernel ahead has ended.
   const auto launch = static_cast<uint32_t>(__ldcg(args.passed)) + 1;
   volatile uint64_t* const passed = args.passed + 1;
@@ -192,6 +198,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float sum = SumOfClasses(ClassSum(weights + warp * row_floats, x, classes, vectors));
     const int output = first + warp;
     if (lane == 0) passed[output] = Pass(launch, LogitOf(router, output, sum));
+  } else if (blockIdx.x == 0 && warp >= kMostOutputs) {
+    constexpr int kFirst = kMostOutputs * 32;
+    StoreRow(args.norm, scratch, scale, static_cast<int>(threadIdx.x) - kFirst, kThreads - kFirst);
   }
   if (blockIdx.x != 0) return;
   // The row is no longer needed.
@@ -203,8 +212,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   // All blocks have read it.
   if (threadIdx.x == 0) *args.passed = launch;
-  choice.Make<kLaneKeys>(
-      logits, kWarps, reinterpret_cast<uint64_t*>(logits + (router.outputs + 1) / 2 * 2));
+  choice.Make<kLaneKeys>(logits, kWarps,
+                         reinterpret_cast<uint64_t*>(logits + (router.outputs + 1) / 2 * 2));
 }
 
 template <int kLaneKeys>
