@@ -38,6 +38,14 @@ struct DeviceExperts {
   const float* down_bias = nullptr;  // [count, hidden]
 };
 
+// Gate and up of a shared expert that joins the others.
+inline TiledMatrix SharedGateUp(const ExpertsSpec& spec, const DeviceExperts& experts) {
+  TiledMatrix shared = experts.gate_up;
+  shared.data += shared.bytes() / (spec.count + 1) * spec.count;
+  shared.rows /= spec.count + 1;
+  return shared;
+}
+
 // The delta net of a recurrent layer, without which its matrices have no rows.
 struct DeviceDeltaNet {
   // qkv; gate; and beta of all value heads, then alpha of all, with zeros behind them up to whole

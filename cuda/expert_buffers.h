@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/device_memory.h"
+#include "cuda/device_weights.h"
 #include "cuda/kernels/common/experts.h"
 #include "runtime/backend/expert_load.h"
 #include "runtime/model/spec.h"
@@ -24,15 +25,16 @@ struct ExpertBuffers {
   ExpertBuffers() = default;
   // For steps of up to `tokens` tokens. `rows` has RowBytes, which nothing else uses while a
   // layer's FFN runs, or is null.
-  ExpertBuffers(const ModelSpec& spec, int tokens, uint8_t* rows, Carver& carver);
+  ExpertBuffers(const ModelSpec& spec, const DeviceWeights& weights, int tokens, uint8_t* rows,
+                Carver& carver);
 
   // Bytes of `inputs` and y, and of the gated rows of experts, [MaxExpertRows, ffn].
-  static int64_t RowBytes(const ModelSpec& spec, int tokens);
-  static int64_t GatedBytes(const ModelSpec& spec, int tokens);
+  static int64_t RowBytes(const ModelSpec& spec, const DeviceWeights& weights, int tokens);
+  static int64_t GatedBytes(const ModelSpec& spec, const DeviceWeights& weights, int tokens);
 
   float* x = nullptr;        // RouterArgs::x
   float* logits = nullptr;   // RouterArgs::logits
-  ExpertTables tables = {};  // shared_weights are null if no layer has a gated shared expert
+  ExpertTables tables = {};  // shared_weights: null if no layer has a gated shared expert apart
   __half* inputs = nullptr;  // Activations [MaxExpertRows, hidden]
   float* y = nullptr;        // [MaxExpertRows, hidden]
   float* out = nullptr;      // CombineExpertsArgs::out

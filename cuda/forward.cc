@@ -156,7 +156,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
     if (together == 0) return;
     dequantised_bytes = std::max({dequantised_bytes, together, kMinDequantisedBytes});
   };
-  for (const DeviceLayer& layer : weights.layers()) {
+  for (size_t i = 0; i < weights.layers().size(); ++i) {
+    const DeviceLayer& layer = weights.layers()[i];
     for (const TiledMatrix* inputs : {layer.qkv, layer.delta.inputs}) {
       const Product product = {.matrices = {inputs[0], inputs[1], inputs[2]}, .num_matrices = 3};
       qkv_floats = std::max(qkv_floats, ProductFloats(product, tokens));
@@ -169,6 +170,11 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
       dequantise({matrix});
     }
     dequantise({&layer.gate_up, &layer.up});
+    if (layer.experts.shared_joins) {
+      // For taps.
+      const TiledMatrix shared = SharedGateUp(spec.layers[i].experts, layer.experts);
+      dequantise({&shared});
+    }
     if (layer.gate_apart()) gate_and_up_floats = int64_t{tokens} * 2 * ffn;
   }
   const DevicePredictBlock* const block =
@@ -205,10 +211,11 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   constexpr int64_t kFloat = sizeof(float);
   // Experts have their gated rows, and then the shared expert's, beside their other rows.
   const int64_t gated_bytes =
-      (std::max(ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, tokens)) + 255) /
+      (std::max(ActivationBytes(tokens, ffn), ExpertBuffers::GatedBytes(spec, weights, tokens)) +
+       255) /
       256 * 256;
   uint8_t* const aliased = carver.Take<uint8_t>(
-      std::max({gated_bytes + ExpertBuffers::RowBytes(spec, tokens),
+      std::max({gated_bytes + ExpertBuffers::RowBytes(spec, weights, tokens),
                 DeltaBuffers::RowBytes(spec, tokens), kFloat * rows * spec.vocab,
                 kFloat * limits.max_key_tiles * shape.heads * (shape.head_dim + 2)}));
   gated = reinterpret_cast<__half*>(aliased);
@@ -218,7 +225,8 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   last_sample = carver.Take<int32_t>(limits.max_seqs);
   block_token_ids = carver.Take<int32_t>(limits.kv_tokens);
   not_finite = carver.Take<int32_t>(limits.max_seqs);
-  experts = ExpertBuffers(spec, tokens, slab == nullptr ? nullptr : aliased + gated_bytes, carver);
+  experts = ExpertBuffers(spec, weights, tokens, slab == nullptr ? nullptr : aliased + gated_bytes,
+                          carver);
   delta = DeltaBuffers(spec, tokens, limits.max_drafts, aliased, carver);
   if (block != nullptr) predict = PredictBuffers(spec.hidden, tokens, limits.max_seqs, carver);
   bytes = carver.taken();
@@ -411,7 +419,7 @@ absl::Status Forward::MultiplyDequantised(const Step& step, MatmulArgs args) {
     return absl::OkStatus();
   }
   // Only the head is larger than the buffer: it is dequantised and multiplied part by part.
-  if (all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue)) {
+  if (most == 0 || all.num_matrices > 1 || !std::holds_alternative<StoreF32>(args.epilogue)) {
     return absl::InternalError("there is no room for a layer's matrix in F16");
   }
   const Epilogue epilogue = args.epilogue;
@@ -694,7 +702,7 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   const bool experts = spec_.layers[layer].experts.count > 0;
   MatmulArgs args;
   NormArgs norm = NormOf(branch_, w.ffn_norm);
-  if (TakesNorm(step, layer, norm)) {
+  if (RoutesWithNorm(step, layer, norm)) {
     branch_ = {};
     norm.tokens = 1;
     norm.new_residual = new_residual_;

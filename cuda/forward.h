@@ -265,11 +265,11 @@ class Forward {
   absl::Status RunGateApart(const Step& step, int layer, MatmulArgs args, const Activations& gated);
   // The layer's experts, with the shared one if it joins them.
   ExpertsSpec AllExperts(int layer) const;
-  // Leaves the output of the layer's experts in `branch_`: for input x, or for what a norm makes
-  // that TakesNorm.
+  // Leaves the output of the layer's experts in `branch_`: for input x, or for that of a norm with
+  // which they RoutesWithNorm.
   absl::Status RunExperts(const Step& step, int layer, const Prologue& x);
-  // True of a norm that is run with the choice of experts.
-  bool TakesNorm(const Step& step, int layer, const NormArgs& norm) const;
+  // True if one launch takes the layer's norm, router and choice of experts.
+  bool RoutesWithNorm(const Step& step, int layer, const NormArgs& norm) const;
   // Writes `tables`.
   absl::Status ChooseExperts(const Step& step, int layer, const Prologue& x,
                              const ExpertTables& tables);
@@ -284,8 +284,8 @@ class Forward {
   absl::Status MultiplyOneToken(const Step& step, int layer, const Prologue& x,
                                 const ExpertTables& tables);
   static bool AddsOneToken(const Step& step, const ExpertsSpec& all);
-  // Shows the sum of the experts' outputs without the shared one, and the parts of one that joins
-  // them.
+  // Shows the sum of the experts' outputs without the shared one. Of one that joins them gate and
+  // up are multiplied once more, as a matrix alone.
   absl::Status TapExperts(const Step& step, int layer, const Prologue& x, CombineExpertsArgs args);
   absl::Status RunHead(const Step& step);
   // The same if there is a block that predicts tokens, for which all rows are normalised.

@@ -93,7 +93,7 @@ absl::Status Forward::RunDeltaNet(const Step& step, int layer) {
   }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchDeltaInputs(args, step.stream), "a delta net's inputs");
   if (step.tap != nullptr) ORCD_RETURN_IF_ERROR(step.tap->DeltaInputs(layer, args));
-  ORCD_RETURN_IF_CUDA_ERROR(LaunchDeltaRule(args, step.stream), "the delta rule");
+  ORCD_RETURN_IF_CUDA_ERROR(LaunchDeltaRule(args, device_, step.stream), "the delta rule");
   if (step.tap != nullptr) {
     ORCD_RETURN_IF_ERROR(step.tap->Rows(kDeltaOut, layer, args.o, spec.value_size()));
   }

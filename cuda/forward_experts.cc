@@ -66,14 +66,15 @@ absl::Status Forward::Tap::ExpertWeights(int layer, const ExpertTables& tables,
 }
 
 ExpertsSpec Forward::AllExperts(int layer) const {
-  const ExpertsSpec& spec = spec_.layers[layer].experts;
-  return weights_.layers()[layer].experts.shared_joins ? WithShared(spec) : spec;
+  return cuda::AllExperts(spec_.layers[layer].experts,
+                          weights_.layers()[layer].experts.shared_joins);
 }
 
-bool Forward::TakesNorm(const Step& step, int layer, const NormArgs& norm) const {
+bool Forward::RoutesWithNorm(const Step& step, int layer, const NormArgs& norm) const {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
-  return kernels_.fuses && step.shape.tokens == 1 && step.tap == nullptr && spec.count > 0 &&
-         RoutesOneToken(norm, spec) && MultipliesOneToken(AllExperts(layer), spec_.hidden);
+  return kernels_.route_one_token != nullptr && step.shape.tokens == 1 && step.tap == nullptr &&
+         spec.count > 0 && RoutesOneToken(norm, spec) &&
+         MultipliesOneToken(AllExperts(layer), spec_.hidden);
 }
 
 absl::Status Forward::RunExperts(const Step& step, int layer, const Prologue& x) {
@@ -96,6 +97,7 @@ absl::Status Forward::RunExperts(const Step& step, int layer, const Prologue& x)
     ORCD_RETURN_IF_ERROR(MultiplyExperts(step, layer, std::get<Activations>(x), tables));
   }
   CombineExpertsArgs combine = {.spec = all,
+                                .added = all.used,
                                 .tables = tables,
                                 .y = b.y,
                                 .bias = w.experts.down_bias,
@@ -151,8 +153,9 @@ absl::Status Forward::ChooseExperts(const Step& step, int layer, const Prologue&
       .published_load = layer == step.load_layer ? step.load : nullptr};
   if (const auto* const norm = std::get_if<NormArgs>(&x)) {
     ORCD_RETURN_IF_CUDA_ERROR(
-        LaunchRouteOneToken({.norm = *norm, .router = router, .choice = choice, .passed = b.passed},
-                            step.stream),
+        kernels_.route_one_token(
+            {.norm = *norm, .router = router, .choice = choice, .passed = b.passed}, device_,
+            step.stream),
         "choosing experts");
     return absl::OkStatus();
   }
@@ -239,14 +242,13 @@ absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Prolog
 
 absl::Status Forward::TapExperts(const Step& step, int layer, const Prologue& x,
                                  CombineExpertsArgs args) {
-  const int count = spec_.layers[layer].experts.count;
-  args.added = spec_.layers[layer].experts.used;
-  if (args.spec.count > count) {
-    TiledMatrix shared = weights_.layers()[layer].experts.gate_up;
-    shared.data += shared.bytes() / args.spec.count * count;
-    shared.rows /= args.spec.count;
-    ORCD_RETURN_IF_ERROR(RunGate(
-        step, layer, {.prologue = x, .product = {.matrices = {shared}, .num_matrices = 1}}));
+  const ExpertsSpec& spec = spec_.layers[layer].experts;
+  args.added = spec.used;
+  if (args.spec.used > spec.used) {
+    MatmulArgs gate = {.prologue = x};
+    gate.product.matrices[gate.product.num_matrices++] =
+        SharedGateUp(spec, weights_.layers()[layer].experts);
+    ORCD_RETURN_IF_ERROR(RunGate(step, layer, gate));
   }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
   return step.tap->Rows(kExperts, layer, args.out, spec_.hidden);

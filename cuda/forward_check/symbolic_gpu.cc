@@ -845,7 +845,7 @@ void SymbolicGpu::Perform(const RouteOneTokenArgs& args) {
 
 void SymbolicGpu::Choose(Launch& launch, const ChooseExpertsArgs& args, Symbol logits) {
   const ExpertsSpec& spec = args.spec;
-  const ExpertsSpec all = args.shared_joins ? WithShared(spec) : spec;
+  const ExpertsSpec all = AllExperts(spec, args.shared_joins);
   // Rows that were gathered are no longer the step's tokens.
   const bool gathered = shape_.logit_rows == rows_ && shape_.logit_rows < shape_.tokens;
   launch.Expect(args.step_tokens == (gathered ? nullptr : tables_.tokens), "tables");
@@ -936,7 +936,7 @@ void SymbolicGpu::Perform(const CombineExpertsArgs& args) {
   Launch launch(*this, "the sum of experts");
   const ExpertsSpec& spec = args.spec;
   launch.ExpectRows(args.tokens);
-  launch.Expect(args.added == 0, "choices");
+  launch.Expect(args.added == spec.used, "choices");
   const Symbol y = launch.Whole(args.y, int64_t{MaxExpertRows(spec, args.tokens)} * args.hidden * 4,
                                 "the experts' outputs");
   const int64_t choices = int64_t{args.tokens} * spec.used * 4;
@@ -1253,9 +1253,6 @@ cudaError_t LaunchRouter(const RouterArgs& args, cudaStream_t stream) {
 cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
-cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, cudaStream_t stream) {
-  return Record(args, stream);
-}
 cudaError_t LaunchGatherExpertRows(const GatherExpertRowsArgs& args, cudaStream_t stream) {
   return Record(args, stream);
 }
@@ -1265,7 +1262,8 @@ cudaError_t LaunchCombineExperts(const CombineExpertsArgs& args, cudaStream_t st
 cudaError_t LaunchDeltaInputs(const DeltaArgs& args, cudaStream_t stream) {
   return Record(DeltaInputsLaunch{args}, stream);
 }
-cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
+cudaError_t LaunchDeltaRule(const DeltaArgs& args, const DeviceTraits& /*device*/,
+                            cudaStream_t stream) {
   return Record(DeltaRuleLaunch{args}, stream);
 }
 cudaError_t LaunchDeltaGate(const DeltaArgs& args, cudaStream_t stream) {
@@ -1303,6 +1301,10 @@ KernelSet SymbolicKernels(bool fuses) {
                           cudaStream_t stream) {
     return Record(DequantiseArgs{product, first_tile, tiles, out}, stream);
   };
+  if (fuses) {
+    kernels.route_one_token = [](const RouteOneTokenArgs& args, const DeviceTraits&,
+                                 cudaStream_t stream) { return Record(args, stream); };
+  }
   kernels.expert_gemm = [](const ExpertMatmulArgs& args, const DeviceTraits&, cudaStream_t stream) {
     return Record(args, stream);
   };

@@ -30,6 +30,8 @@ struct Gpu {
   bool overlaps = false;
   std::map<const void*, size_t> limits = {};
   int launches = 0;
+  // Of the last launch, without that of fixed size.
+  size_t shared_bytes = 0;
   std::vector<std::string> problems = {};
 
   void Expect(bool holds, const std::string& problem) {
@@ -40,6 +42,7 @@ Gpu* gpu = nullptr;
 
 void Look(const cudaLaunchConfig_t& config, const void* kernel) {
   ++gpu->launches;
+  gpu->shared_bytes = config.dynamicSmemBytes;
   const dim3 block = config.blockDim;
   const unsigned threads = block.x * block.y * block.z;
   gpu->Expect(threads >= 32 && threads <= 1024 && threads % 32 == 0,
@@ -329,7 +332,12 @@ TEST_P(PortableLaunchesTest, DeltaNets) {
             const DeltaArgs args = {
                 .spec = spec, .tokens = tokens, .sequences = std::min(tokens, sequences)};
             ExpectLaunched(LaunchDeltaInputs(args, nullptr), what + ", inputs");
-            ExpectLaunched(LaunchDeltaRule(args, nullptr), what + ", rule");
+            ExpectLaunched(LaunchDeltaRule(args, traits(), nullptr), what + ", rule");
+            // An SM has no room for two blocks if each may have its own.
+            const int blocks = value_heads * head_dim / 32 * args.sequences;
+            if (blocks <= traits().sms) {
+              EXPECT_GT(gpu_.shared_bytes + kSharedBytes, traits().smem_sm / 2u) << what;
+            }
             ExpectLaunched(LaunchDeltaGate(args, nullptr), what + ", gate");
             if (tokens <= 512) ExpectLaunched(LaunchDeltaToken(args, nullptr), what + ", token");
           }

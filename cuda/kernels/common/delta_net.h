@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/common/activations.h"
+#include "cuda/kernels/common/kernel_set.h"
 #include "cuda/kernels/common/step.h"
 #include "runtime/model/spec.h"
 
@@ -135,7 +136,7 @@ struct DeltaArgs {
 // the second makes `o`, moves the states on by the tokens that are no drafts, and saves those that
 // the runs say; the third makes `out`.
 cudaError_t LaunchDeltaInputs(const DeltaArgs& args, cudaStream_t stream);
-cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream);
+cudaError_t LaunchDeltaRule(const DeltaArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchDeltaGate(const DeltaArgs& args, cudaStream_t stream);
 
 // All three for a step of one token a sequence, without drafts. Uses no workspace, and writes no

@@ -237,8 +237,9 @@ std::vector<T> RowOf(const std::vector<T>& rows, int64_t row, int64_t size) {
 // The states of a layer among others, and steps that move them on. What nothing writes is NaN.
 class Machine {
  public:
-  Machine(const Net& net, cudaStream_t stream)
+  Machine(const Net& net, const DeviceTraits& traits, cudaStream_t stream)
       : net_(net),
+        traits_(traits),
         stream_(stream),
         weights_(net.spec),
         state_floats_(DeltaStateFloats(net.spec)),
@@ -376,7 +377,7 @@ class Machine {
       args.o = o.data();
       args.u = u.data();
       EXPECT_EQ(LaunchDeltaInputs(args, stream_), cudaSuccess);
-      EXPECT_EQ(LaunchDeltaRule(args, stream_), cudaSuccess);
+      EXPECT_EQ(LaunchDeltaRule(args, traits_, stream_), cudaSuccess);
       EXPECT_EQ(LaunchDeltaGate(args, stream_), cudaSuccess);
     }
 
@@ -467,6 +468,7 @@ class Machine {
 
  private:
   Net net_;
+  const DeviceTraits& traits_;
   cudaStream_t stream_;
   Weights weights_;
   int64_t state_floats_;
@@ -534,7 +536,7 @@ class DeltaNetTest : public GpuTest {
 TEST_F(DeltaNetTest, FollowsTheFormulas) {
   for (const Net& net : Nets()) {
     SCOPED_TRACE(::testing::PrintToString(net));
-    Machine machine(net, stream());
+    Machine machine(net, traits(), stream());
     std::map<int, PlainSequence> plain;
     // Prompts, one of them in parts, and single tokens.
     const std::vector<std::vector<Part>> steps = {
@@ -571,7 +573,7 @@ TEST_F(DeltaNetTest, PartsOfAPromptAndSingleTokensHaveTheSameBits) {
   constexpr int kTokens = 29;
   for (const Net& net : Nets()) {
     SCOPED_TRACE(::testing::PrintToString(net));
-    Machine machine(net, stream());
+    Machine machine(net, traits(), stream());
     const Results expected = OneByOne(machine, 1, 0, 0, kTokens);
     const std::vector<float> state = machine.State(0);
     EXPECT_EQ(machine.WrittenOutside({0}), 0);
@@ -607,7 +609,7 @@ TEST_F(DeltaNetTest, ManyTokensHaveTheSameBits) {
   constexpr int kTokens = 1100;
   constexpr int kOthers = 130;
   const Net net = {Spec(1, 2, 64, 4, HeadPairing::kModulo), 1};
-  Machine machine(net, stream());
+  Machine machine(net, traits(), stream());
   const Results whole = machine.Run({{2, 1, 0, kOthers}, {1, 0, 0, kTokens}, {3, 2, 0, kOthers}});
   const Results others = machine.Run({{2, 3, 0, kOthers}});
   Results parts;
@@ -624,10 +626,10 @@ TEST_F(DeltaNetTest, DraftsAreWhatTheirTokensAreAndAreReplayed) {
   constexpr int kGuesses = 5;
   for (const Net& net : Nets()) {
     SCOPED_TRACE(::testing::PrintToString(net));
-    Machine tokens(net, stream());
+    Machine tokens(net, traits(), stream());
     const Results of_first = OneByOne(tokens, 1, 0, 0, kBefore + kTokens + kGuesses);
     const Results of_second = OneByOne(tokens, 2, 1, 0, 1 + 3);
-    Machine machine(net, stream());
+    Machine machine(net, traits(), stream());
     machine.Run({{1, 3, 0, kBefore}});
     const Results step =
         machine.Run({{2, 0, 0, 1, 3}, {7, 1, 0, 4}, {1, 3, kBefore, kTokens, kGuesses}});
@@ -637,7 +639,7 @@ TEST_F(DeltaNetTest, DraftsAreWhatTheirTokensAreAndAreReplayed) {
     EXPECT_TRUE(SameRows({begin + 8, step.out.end()},
                          {of_first.out.begin() + kBefore, of_first.out.end()}));
     // The drafts have not moved the states.
-    Machine rest(net, stream());
+    Machine rest(net, traits(), stream());
     OneByOne(rest, 1, 0, 0, kBefore + kTokens);
     OneByOne(rest, 2, 1, 0, 1);
     const std::vector<float> first = machine.State(3);
@@ -668,7 +670,7 @@ TEST_F(DeltaNetTest, StatesAreSavedAnywhereInARun) {
   constexpr int kGuesses = 3;
   for (const Net& net : Nets()) {
     SCOPED_TRACE(::testing::PrintToString(net));
-    Machine tokens(net, stream());
+    Machine tokens(net, traits(), stream());
     const std::vector<float> nothing = tokens.State(0);
     std::vector<std::vector<float>> states = {nothing};
     Results expected;
@@ -676,7 +678,7 @@ TEST_F(DeltaNetTest, StatesAreSavedAnywhereInARun) {
       expected.Append(OneByOne(tokens, 1, 0, i, 1));
       states.push_back(tokens.State(0));
     }
-    Machine machine(net, stream());
+    Machine machine(net, traits(), stream());
     const auto clear = [&] {
       for (int slot = 0; slot < kSlots; ++slot) machine.SetState(slot, nothing);
     };
@@ -723,7 +725,7 @@ TEST_F(DeltaNetTest, StatesAreSavedAnywhereInARun) {
 
 TEST_F(DeltaNetTest, AllLayersAreReplayed) {
   const Net net = {Spec(1, 3, 64, 4, HeadPairing::kModulo), 2};
-  Machine machine(net, stream());
+  Machine machine(net, traits(), stream());
   machine.Run({{1, 2, 0, 6, 4}});
   machine.CopyLayer(2);
   DeltaReplayArgs args = {.spec = net.spec,
@@ -733,7 +735,7 @@ TEST_F(DeltaNetTest, AllLayersAreReplayed) {
                           .drafts = machine.draft_view(kLayer)};
   args.of[0] = {.slot = 2, .first_draft = 0, .drafts = 4, .position = 6};
   ASSERT_EQ(LaunchDeltaReplay(args, stream()), cudaSuccess);
-  Machine tokens(net, stream());
+  Machine tokens(net, traits(), stream());
   OneByOne(tokens, 1, 0, 0, 10);
   EXPECT_TRUE(SameBits(machine.State(2, 1), tokens.State(0)));
   EXPECT_TRUE(SameBits(machine.State(2, 2), tokens.State(0)));
@@ -744,7 +746,7 @@ TEST_F(DeltaNetTest, AllLayersAreReplayed) {
 TEST_F(DeltaNetTest, BeginsEmpty) {
   const Net net = {Spec(1, 2, 64, 4, HeadPairing::kModulo), 1};
   for (const bool one_launch : {false, true}) {
-    Machine machine(net, stream());
+    Machine machine(net, traits(), stream());
     const Results fresh = machine.Run({{1, 0, 0, 1}}, one_launch);
     machine.Run({{2, 1, 0, 12}});
     EXPECT_TRUE(SameRows(machine.Run({{1, 1, 0, 1}}, one_launch).out, fresh.out));
@@ -765,7 +767,7 @@ TEST_F(DeltaNetTest, SlotsOfValuesThatAreNotFinite) {
       SCOPED_TRACE(::testing::Message() << "row " << row << ": " << bad);
       // exp(ssm_a softplus(infinity)) is 0, and sigmoid(infinity) 1.
       const bool finite = std::isinf(bad) && row >= channels;
-      Machine machine(net, stream());
+      Machine machine(net, traits(), stream());
       std::vector<float> partials = PartialsOf(net, 1, 2);
       partials[row] = bad;
       machine.partials[{1, 2}] = partials;
@@ -794,7 +796,7 @@ TEST_F(DeltaNetTest, RefusesOtherNets) {
   DeltaArgs args = {.spec = net.spec, .tokens = 1, .sequences = 1, .inputs = {.rows = net.rows()}};
   const auto refused = [&] {
     return LaunchDeltaInputs(args, stream()) == cudaErrorInvalidValue &&
-           LaunchDeltaRule(args, stream()) == cudaErrorInvalidValue &&
+           LaunchDeltaRule(args, traits(), stream()) == cudaErrorInvalidValue &&
            LaunchDeltaGate(args, stream()) == cudaErrorInvalidValue &&
            LaunchDeltaToken(args, stream()) == cudaErrorInvalidValue;
   };

@@ -8,7 +8,7 @@
 // of kExpertRowAlign. What a token gets depends on its own row alone: not on who shares its step.
 //
 // A shared expert joins the others if its matrices are like theirs (SharedMayJoin): it is then one
-// more, the last, which each token chooses too (WithShared), and needs no products of its own.
+// more, the last, which each token chooses too (AllExperts), and needs no products of its own.
 #ifndef ORCD_CUDA_KERNELS_COMMON_EXPERTS_H_
 #define ORCD_CUDA_KERNELS_COMMON_EXPERTS_H_
 
@@ -42,8 +42,9 @@ constexpr bool SharedMayJoin(const ExpertsSpec& spec) {
   return spec.shared_ffn > 0 && spec.shared_ffn == spec.ffn && spec.count < kMaxGpuExperts &&
          spec.used < kMaxOneTokenChoices;
 }
-// The experts with the shared one among them, as all but the choice takes them.
-constexpr ExpertsSpec WithShared(ExpertsSpec spec) {
+// The experts as all but the choice takes them: with a shared one that joins them among them.
+constexpr ExpertsSpec AllExperts(ExpertsSpec spec, bool shared_joins) {
+  if (!shared_joins) return spec;
   ++spec.count;
   ++spec.used;
   spec.shared_ffn = 0;
@@ -81,7 +82,7 @@ constexpr int ExpertTileRows(const ExpertsSpec& spec, int tokens) {
 }
 
 // The choices of a step's tokens in one layer, in VRAM. Every layer writes them anew. `used` is
-// WithShared's if the shared expert joins the others.
+// AllExperts'.
 struct ExpertTables {
   // [tokens, used] ascending indices; -1: the token has none, as it only pads the step.
   int32_t* chosen = nullptr;
@@ -129,7 +130,7 @@ struct ChooseExpertsArgs {
 cudaError_t LaunchChooseExperts(const ChooseExpertsArgs& args, cudaStream_t stream);
 
 // The norm before the router, LaunchRouter and LaunchChooseExperts of a step of one token, in one
-// launch and with their bits.
+// launch and with their bits (KernelSet::route_one_token).
 struct RouteOneTokenArgs {
   // As a product that normalises takes it; writes new_residual and `out`.
   NormArgs norm = {};
@@ -149,8 +150,6 @@ constexpr bool RoutesOneToken(const NormArgs& norm, const ExpertsSpec& spec) {
   return ProductsNormalise(rest) && norm.hidden <= kMaxRoutedHidden &&
          spec.count <= kMaxRoutedExperts;
 }
-cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, cudaStream_t stream);
-
 // to row r = x of the token of row r. Rows that only align are left as they are.
 struct GatherExpertRowsArgs {
   Activations x = {};  // [tokens, cols]
@@ -214,7 +213,7 @@ struct ExpertMatmulArgs {
 // its weight. F32, a fused multiply-add each.
 struct CombineExpertsArgs {
   ExpertsSpec spec;
-  // Of a token's choices the first so many are added; 0: all.
+  // Of a token's choices the first so many are added.
   int added = 0;
   ExpertTables tables = {};
   const float* y = nullptr;     // [max rows, hidden]

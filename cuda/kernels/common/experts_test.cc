@@ -319,7 +319,7 @@ int Outputs(const ExpertsSpec& spec) { return spec.count + (spec.shared_gated ? 
 
 // Here a shared expert joins the others whenever it may.
 ExpertsSpec AllExperts(const ExpertsSpec& spec) {
-  return SharedMayJoin(spec) ? WithShared(spec) : spec;
+  return cuda::AllExperts(spec, SharedMayJoin(spec));
 }
 bool GatesApart(const ExpertsSpec& spec) { return spec.shared_gated && !SharedMayJoin(spec); }
 
@@ -786,112 +786,145 @@ class RouteOneTokenTest : public ChooseExpertsTest {
     bool chooses;
   };
 
-  void Check(const Case& c) {
-    const ExpertsSpec& spec = c.spec;
-    const int outputs = Outputs(spec);
-    const size_t weights = size_t{1} * outputs * c.hidden;
-    const std::vector<float> before = RandomFloats(c.hidden, 1, 20.0f);
-    const DeviceArray<float> partials(RandomFloats(size_t{8} * c.splits * c.hidden + 1, 2));
-    const DeviceArray<float> norm_weight(RandomFloats(c.hidden, 3));
-    const DeviceArray<float> norm_bias(RandomFloats(c.hidden, 4));
-    const DeviceArray<float> router_weights(RandomFloats(weights, 5, 0.05f));
-    const DeviceArray<float> router_bias(RandomFloats(spec.count, 6));
-    const DeviceArray<float> selection_bias(RandomFloats(spec.count, 7, 0.1f));
-    const std::vector<TokenEntry> entry = {
-        {.id = 0, .sequence = c.chooses ? 0 : -1, .position = 0}};
-    const DeviceArray<TokenEntry> step_tokens(entry);
-    NormArgs norm = {.partials = c.splits == 0 ? nullptr : partials.data(),
-                     .splits = c.splits,
+  void SetUp() override {
+    ChooseExpertsTest::SetUp();
+    if (!IsSkipped() && kernels().route_one_token == nullptr) {
+      GTEST_SKIP() << "the kernel set " << kernels().name << " has no such kernel";
+    }
+  }
+
+  // A layer's constants, and what the launches before leave it.
+  struct Layer {
+    explicit Layer(const Case& of)
+        : c(of),
+          tile_rows(ExpertTileRows(AllExperts(of.spec), 1)),
+          before(RandomFloats(of.hidden, 1, 20.0f)),
+          residual(before),
+          partials(RandomFloats(size_t{8} * of.splits * of.hidden + 1, 2)),
+          norm_weight(RandomFloats(of.hidden, 3)),
+          norm_bias(RandomFloats(of.hidden, 4)),
+          router_weights(RandomFloats(size_t{1} * Outputs(of.spec) * of.hidden, 5, 0.05f)),
+          router_bias(RandomFloats(of.spec.count, 6)),
+          selection_bias(RandomFloats(of.spec.count, 7, 0.1f)),
+          step_tokens(
+              std::vector<TokenEntry>{{.id = 0, .sequence = of.chooses ? 0 : -1, .position = 0}}) {}
+
+    Case c;
+    int tile_rows;
+    std::vector<float> before;
+    DeviceArray<float> residual;
+    DeviceArray<float> partials;
+    DeviceArray<float> norm_weight;
+    DeviceArray<float> norm_bias;
+    DeviceArray<float> router_weights;
+    DeviceArray<float> router_bias;
+    DeviceArray<float> selection_bias;
+    DeviceArray<TokenEntry> step_tokens;
+  };
+  struct Result {
+    explicit Result(const Layer& of)
+        : residual(of.c.hidden),
+          out(1, of.c.hidden),
+          x(of.c.hidden),
+          logits(Outputs(of.c.spec)),
+          tables(of.c.spec, 1, of.tile_rows),
+          load(1) {
+      load.Fill(0);
+    }
+    DeviceArray<float> residual;
+    DeviceActivations out;
+    DeviceArray<float> x;
+    DeviceArray<float> logits;
+    Tables tables;
+    DeviceArray<ExpertLoad> load;
+  };
+
+  static RouteOneTokenArgs ArgsOf(const Layer& of, const Result& to) {
+    const ExpertsSpec& spec = of.c.spec;
+    return {.norm = {.residual = of.residual.data(),
+                     .new_residual = to.residual.data(),
+                     .partials = of.c.splits == 0 ? nullptr : of.partials.data(),
+                     .splits = of.c.splits,
                      .partials_tokens = 8,
                      .scale = 0.25f,
-                     .bias = c.biases ? norm_bias.data() : nullptr,
-                     .weight = norm_weight.data(),
+                     .bias = of.c.biases ? of.norm_bias.data() : nullptr,
+                     .weight = of.norm_weight.data(),
                      .eps = 1e-6f,
-                     .hidden = c.hidden,
-                     .tokens = 1};
-    ASSERT_TRUE(RoutesOneToken(norm, spec));
-    const int tile_rows = ExpertTileRows(AllExperts(spec), 1);
-    struct Result {
-      Result(const ExpertsSpec& spec, int hidden, int tile_rows)
-          : residual(hidden),
-            out(1, hidden),
-            x(hidden),
-            logits(Outputs(spec)),
-            tables(spec, 1, tile_rows) {
-        load.Fill(0);
-      }
-      DeviceArray<float> residual;
-      DeviceActivations out;
-      DeviceArray<float> x;
-      DeviceArray<float> logits;
-      Tables tables;
-      DeviceArray<ExpertLoad> load = DeviceArray<ExpertLoad>(1);
-    };
-    const auto router = [&](const Result& to) {
-      return RouterArgs{.x = to.x.data(),
-                        .weights = router_weights.data(),
-                        .bias = c.biases ? router_bias.data() : nullptr,
-                        .count = spec.count,
-                        .outputs = outputs,
-                        .hidden = c.hidden,
-                        .tokens = 1,
-                        .logits = to.logits.data()};
-    };
-    const auto choice = [&](const Result& to) {
-      return ChooseExpertsArgs{.spec = spec,
-                               .shared_joins = SharedMayJoin(spec),
-                               .logits = to.logits.data(),
-                               .selection_bias = c.biases ? selection_bias.data() : nullptr,
-                               .step_tokens = step_tokens.data(),
-                               .tokens = 1,
-                               .tile_rows = tile_rows,
-                               .tables = to.tables.view(spec),
-                               .load = to.load.data()};
-    };
-    const Result expected(spec, c.hidden, tile_rows);
-    const DeviceArray<float> in_place(before);
-    NormArgs alone = norm;
-    alone.residual = in_place.data();
-    alone.out = expected.out.view();
-    alone.out_f32 = expected.x.data();
-    ASSERT_EQ(LaunchNorm(alone, stream()), cudaSuccess);
-    ASSERT_EQ(LaunchRouter(router(expected), stream()), cudaSuccess);
-    ASSERT_EQ(LaunchChooseExperts(choice(expected), stream()), cudaSuccess);
+                     .hidden = of.c.hidden,
+                     .tokens = 1,
+                     .out = to.out.view()},
+            .router = {.x = to.x.data(),
+                       .weights = of.router_weights.data(),
+                       .bias = of.c.biases ? of.router_bias.data() : nullptr,
+                       .count = spec.count,
+                       .outputs = Outputs(spec),
+                       .hidden = of.c.hidden,
+                       .tokens = 1,
+                       .logits = to.logits.data()},
+            .choice = {.spec = spec,
+                       .shared_joins = SharedMayJoin(spec),
+                       .logits = to.logits.data(),
+                       .selection_bias = of.c.biases ? of.selection_bias.data() : nullptr,
+                       .step_tokens = of.step_tokens.data(),
+                       .tokens = 1,
+                       .tile_rows = of.tile_rows,
+                       .tables = to.tables.view(spec),
+                       .load = to.load.data()}};
+  }
 
-    DeviceArray<uint64_t> passed(1 + outputs);
-    passed.Fill(0);
+  // The three launches.
+  Result Expected(const Layer& of) {
+    Result result(of);
+    RouteOneTokenArgs args = ArgsOf(of, result);
+    args.norm.residual = result.residual.data();
+    result.residual.Write(of.before);
+    args.norm.out_f32 = result.x.data();
+    EXPECT_EQ(LaunchNorm(args.norm, stream()), cudaSuccess);
+    EXPECT_EQ(LaunchRouter(args.router, stream()), cudaSuccess);
+    EXPECT_EQ(LaunchChooseExperts(args.choice, stream()), cudaSuccess);
+    return result;
+  }
+
+  static void ExpectSame(const Layer& of, const Result& actual, const Result& expected) {
+    EXPECT_TRUE(SameBits(actual.residual.Read(), expected.residual.Read()));
+    EXPECT_TRUE(SameBits(of.residual.Read(), of.before));
+    EXPECT_TRUE(SameBits(actual.out.Read(), expected.out.Read()));
+    EXPECT_EQ(actual.out.WrittenOutside(), 0);
+    EXPECT_TRUE(SameBits(actual.tables.chosen.Read(), expected.tables.chosen.Read()));
+    EXPECT_TRUE(SameBits(actual.tables.weights.Read(), expected.tables.weights.Read()));
+    if (GatesApart(of.c.spec)) {
+      EXPECT_TRUE(
+          SameBits(actual.tables.shared_weights.Read(), expected.tables.shared_weights.Read()));
+    }
+    EXPECT_TRUE(SameBits(actual.tables.rows.Read(), expected.tables.rows.Read()));
+    EXPECT_TRUE(SameBits(actual.tables.tokens.Read(), expected.tables.tokens.Read()));
+    const auto tiles = actual.tables.tiles.Read();
+    const auto expected_tiles = expected.tables.tiles.Read();
+    ASSERT_EQ(tiles.size(), expected_tiles.size());
+    EXPECT_EQ(std::memcmp(tiles.data(), expected_tiles.data(), tiles.size() * sizeof(ExpertTile)),
+              0);
+    ExpectLoad(actual.load.Read()[0], expected.load.Read()[0]);
+  }
+
+  static DeviceArray<uint64_t> Zeros(size_t count) {
+    DeviceArray<uint64_t> zeros(count);
+    zeros.Fill(0);
+    return zeros;
+  }
+
+  void Check(const Case& c) {
+    const Layer layer(c);
+    const Result expected = Expected(layer);
+    const DeviceArray<uint64_t> passed = Zeros(1 + Outputs(c.spec));
     // The second launch finds what the first one leaves.
-    for (int turn = 0; turn < 2; ++turn) {
-      const Result actual(spec, c.hidden, tile_rows);
-      const DeviceArray<float> old_residual(before);
-      norm.residual = old_residual.data();
-      norm.new_residual = actual.residual.data();
-      norm.out = actual.out.view();
-      ASSERT_EQ(LaunchRouteOneToken({.norm = norm,
-                                     .router = router(actual),
-                                     .choice = choice(actual),
-                                     .passed = passed.data()},
-                                    stream()),
-                cudaSuccess);
-      EXPECT_TRUE(SameBits(actual.residual.Read(), in_place.Read()));
-      EXPECT_TRUE(SameBits(old_residual.Read(), before));
-      EXPECT_TRUE(SameBits(actual.out.Read(), expected.out.Read()));
-      EXPECT_EQ(actual.out.WrittenOutside(), 0);
-      EXPECT_TRUE(SameBits(actual.tables.chosen.Read(), expected.tables.chosen.Read()));
-      EXPECT_TRUE(SameBits(actual.tables.weights.Read(), expected.tables.weights.Read()));
-      if (GatesApart(spec)) {
-        EXPECT_TRUE(
-            SameBits(actual.tables.shared_weights.Read(), expected.tables.shared_weights.Read()));
-      }
-      EXPECT_TRUE(SameBits(actual.tables.rows.Read(), expected.tables.rows.Read()));
-      EXPECT_TRUE(SameBits(actual.tables.tokens.Read(), expected.tables.tokens.Read()));
-      const auto tiles = actual.tables.tiles.Read();
-      const auto expected_tiles = expected.tables.tiles.Read();
-      ASSERT_EQ(tiles.size(), expected_tiles.size());
-      EXPECT_EQ(std::memcmp(tiles.data(), expected_tiles.data(), tiles.size() * sizeof(ExpertTile)),
-                0);
-      ExpectLoad(actual.load.Read()[0], expected.load.Read()[0]);
-      EXPECT_EQ(passed.Read()[0], turn + 1u);
+    for (uint64_t turn = 1; turn <= 2; ++turn) {
+      const Result actual(layer);
+      RouteOneTokenArgs args = ArgsOf(layer, actual);
+      args.passed = passed.data();
+      ASSERT_TRUE(RoutesOneToken(args.norm, c.spec));
+      ASSERT_EQ(kernels().route_one_token(args, traits(), stream()), cudaSuccess);
+      ExpectSame(layer, actual, expected);
+      EXPECT_EQ(passed.Read()[0], turn);
     }
   }
 };
@@ -907,6 +940,38 @@ TEST_F(RouteOneTokenTest, IsNormAndRouterAndChoice) {
       }
     }
   }
+}
+
+// Launches of two layers in turn, each of which begins before the one before it has ended.
+TEST_F(RouteOneTokenTest, LaunchesFollowOneAnother) {
+  const Layer layers[] = {Layer({.spec = {.count = 256,
+                                          .used = 8,
+                                          .ffn = 8,
+                                          .shared_ffn = 8,
+                                          .shared_gated = true,
+                                          .normalise = true},
+                                 .hidden = 2048,
+                                 .splits = 4,
+                                 .biases = false,
+                                 .chooses = true}),
+                          Layer({.spec = {.count = 32, .used = 4, .ffn = 8},
+                                 .hidden = 2880,
+                                 .splits = 2,
+                                 .biases = true,
+                                 .chooses = true})};
+  const DeviceArray<uint64_t> passed = Zeros(1 + kMaxRoutedExperts);
+  constexpr int kTurns = 100;
+  std::vector<Result> results;
+  results.reserve(2 * kTurns);
+  for (int i = 0; i < 2 * kTurns; ++i) results.emplace_back(layers[i % 2]);
+  for (int i = 0; i < 2 * kTurns; ++i) {
+    RouteOneTokenArgs args = ArgsOf(layers[i % 2], results[i]);
+    args.passed = passed.data();
+    ASSERT_EQ(kernels().route_one_token(args, traits(), stream()), cudaSuccess);
+  }
+  const Result expected[] = {Expected(layers[0]), Expected(layers[1])};
+  for (int i = 0; i < 2 * kTurns; ++i) ExpectSame(layers[i % 2], results[i], expected[i % 2]);
+  EXPECT_EQ(passed.Read()[0], 2 * kTurns);
 }
 
 // --- Rows. ---------------------------------------------------------------------------------------
@@ -1018,11 +1083,14 @@ TEST_F(CombineExpertsTest, AddsInOrder) {
     const DeviceArray<float> device_y(y);
     const DeviceArray<float> device_bias(bias);
     const DeviceArray<float> device_shared(shared);
+    // All, or all but the last.
+    const int added = c.tokens % 2 == 0 ? c.used : std::max(c.used - 1, 1);
     const size_t values = size_t{1} * c.tokens * c.hidden;
     const DeviceArray<float> out(values + c.hidden);
     ASSERT_EQ(
         LaunchCombineExperts(
             {.spec = spec,
+             .added = added,
              .tables = {.chosen = device_chosen.data(),
                         .weights = device_weights.data(),
                         .shared_weights = c.shared_gated ? device_shared_weights.data() : nullptr,
@@ -1043,7 +1111,7 @@ TEST_F(CombineExpertsTest, AddsInOrder) {
     for (int t = 0; t < c.tokens; ++t) {
       for (int i = 0; i < c.hidden; ++i) {
         float sum = 0;
-        for (int j = 0; j < c.used; ++j) {
+        for (int j = 0; j < added; ++j) {
           const int choice = t * c.used + j;
           if (chosen[choice] < 0) continue;
           const float value =
@@ -1140,6 +1208,7 @@ TEST_F(ExpertGraphTest, IsTheSameAsLaunches) {
                                          stream()),
                   cudaSuccess);
         EXPECT_EQ(LaunchCombineExperts({.spec = spec,
+                                        .added = spec.used,
                                         .tables = tables,
                                         .y = y.data(),
                                         .hidden = kHidden,

@@ -80,6 +80,10 @@ struct KernelSet {
   cudaError_t (*expert_gemm)(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
 
+  // Null if the set has no such kernel; for RoutesOneToken.
+  cudaError_t (*route_one_token)(const RouteOneTokenArgs& args, const DeviceTraits& device,
+                                 cudaStream_t stream);
+
   cudaError_t (*decode_attention)(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);
   cudaError_t (*prefill_attention)(const PrefillAttentionArgs& args, const DeviceTraits& device,

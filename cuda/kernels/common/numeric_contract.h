@@ -42,9 +42,8 @@ constexpr int Splits(int row_tiles, int cols) {
   constexpr int kWantedTasks = 1056;
   constexpr int kMinCols = 448;
   const int blocks = KBlocks(cols);
-  // Fewer row tiles than wanted leave warps without any: each has half of one then.
-  const int split = row_tiles > kWantedTasks ? 1 : std::max(kWantedTasks / row_tiles, 2);
-  const int wanted = std::min(split, std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, blocks)));
+  const int wanted = std::clamp(kWantedTasks / row_tiles, 1,
+                                std::clamp(cols / kMinCols, 1, std::min(kMaxSplits, blocks)));
   const int blocks_each = (blocks + wanted - 1) / wanted;
   return (blocks + blocks_each - 1) / blocks_each;
 }

@@ -31,8 +31,8 @@ __device__ __forceinline__ void WaitForDependency() {
 #endif
 }
 
-// Prefetches a cache line that no kernel before may write. (A load would not do: the assembler
-// moves it behind WaitForDependency.)
+// Prefetches a cache line, before WaitForDependency too, where it helps if no kernel before still
+// writes it. (A load would not do: the assembler moves it behind.)
 __device__ __forceinline__ void PrefetchL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }

@@ -92,7 +92,7 @@ __device__ __forceinline__ void Sort(const ChooseExpertsArgs& args, const SortMe
   __shared__ int row_sums[kWarps];
   __shared__ int tile_sums[kWarps];
   __shared__ int load[kLoadNumbers];
-  const ExpertsSpec spec = AllExperts(args);
+  const ExpertsSpec spec = AllExperts(args.spec, args.shared_joins);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
   const int lane = thread % 32;
@@ -167,8 +167,9 @@ template <int kLaneKeys>
 __global__ void __launch_bounds__(kAloneWarps * 32)
     ChooseOneKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
-  LaunchDependents();
   WaitForDependency();
+  // Only now, lest blocks of the products take the places that those before leave first.
+  LaunchDependents();
   OneTokenChoice(args).Make<kLaneKeys>(args.logits, kAloneWarps,
                                        reinterpret_cast<uint64_t*>(shared));
 }
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
     ChooseFewKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
-  const ExpertsSpec spec = AllExperts(args);
+  const ExpertsSpec spec = AllExperts(args.spec, args.shared_joins);
   const SortMemory sort(shared, spec);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(kSortThreads, 1)
     SortKernel(const __grid_constant__ ChooseExpertsArgs args) {
   extern __shared__ __align__(16) uint8_t shared[];
   LaunchDependents();
-  const ExpertsSpec spec = AllExperts(args);
+  const ExpertsSpec spec = AllExperts(args.spec, args.shared_joins);
   const SortMemory sort(shared, spec);
   const int thread = static_cast<int>(threadIdx.x);
   sort.Clear<kSortThreads>(spec.count);
@@ -272,7 +273,8 @@ cudaError_t LaunchChoice(const ChooseExpertsArgs& args, cudaStream_t stream) {
   }
   // The registers of 1,024 threads do not hold more logits.
   if constexpr (kLaneKeys <= kMoreLaneKeys) {
-    const size_t few_bytes = SortBytes(AllExperts(args)) + args.tokens * keys_bytes;
+    const size_t few_bytes =
+        SortBytes(AllExperts(args.spec, args.shared_joins)) + args.tokens * keys_bytes;
     if (args.tokens <= kFewTokens && few_bytes <= kSharedBytes) {
       return LaunchInDecode(ChooseFewKernel<kLaneKeys>, dim3(1), kSortThreads, few_bytes, stream,
                             args);
@@ -287,7 +289,8 @@ cudaError_t LaunchChoice(const ChooseExpertsArgs& args, cudaStream_t stream) {
                      teams * warps * 32, teams * keys_bytes, stream, args, warps);
   if (error != cudaSuccess) return error;
   return LaunchInDecode(SortKernel, dim3((args.tokens + kSortTokens - 1) / kSortTokens),
-                        kSortThreads, SortBytes(AllExperts(args)), stream, args);
+                        kSortThreads, SortBytes(AllExperts(args.spec, args.shared_joins)), stream,
+                        args);
 }
 
 }  // namespace

@@ -42,16 +42,15 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t* const rows = args.tables.rows + int64_t{token} * used;
   const int32_t* const experts = args.tables.chosen + int64_t{token} * used;
   const float* const weights = args.tables.weights + int64_t{token} * used;
-  const int added = args.added == 0 ? used : args.added;
   const float4 zero = make_float4(0, 0, 0, 0);
   float4 sum = zero;
 #pragma unroll 1
-  for (int first = 0; first < added; first += kAtOnce) {
+  for (int first = 0; first < args.added; first += kAtOnce) {
     float4 y[kAtOnce];
     bool has[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int row = first + j < added ? rows[first + j] : -1;
+      const int row = first + j < args.added ? rows[first + j] : -1;
       has[j] = row >= 0;
       y[j] = has[j] ? __ldcg(Vectors(args.y + int64_t{row} * args.hidden, i)) : zero;
     }

@@ -37,9 +37,8 @@ using Columns = DeltaColumns<kDim, kColumns>;
 
 template <int kDim>
 struct Stage {
-  // Query, key, and the block's part of the value. The two keys behind the last are read, but not
-  // used.
-  float rows[kStageTokens + 2][2 * kDim + kSlice];
+  // Query, key, and the block's part of the value. The key behind the last is read, but not used.
+  float rows[kStageTokens + 1][2 * kDim + kSlice];
   // exp(…) and sigmoid(b).
   float factors[kStageTokens][2];
 };
@@ -171,7 +170,7 @@ __device__ __forceinline__ void Advance(Stage<kDim> (&stages)[kStages], const Pa
       if constexpr (kResults) results.Take(columns);
       const float of_columns[kColumns] = {v.x, v.y};
       columns.Move(k, of_columns, factors.x, factors.y, seen);
-      LoadPart<kDim>(stage.rows[i + 2] + kDim, k);
+      if (i + 2 < kStageTokens) LoadPart<kDim>(stage.rows[i + 2] + kDim, k);
       if constexpr (kResults) results.Next(row);
     };
     if (tokens == kStageTokens) {
@@ -355,46 +354,35 @@ dim3 Grid(const DeltaNetSpec& spec, int sequences, int layers) {
 }
 
 // Shared memory beside the stages, with which no SM takes more of so many blocks than it must.
-cudaError_t SpreadingBytes(int blocks, int static_bytes, int& bytes) {
-  int device = 0;
-  int sms = 0;
-  int in_sm = 0;
-  int in_block = 0;
-  for (const cudaError_t error :
-       {cudaGetDevice(&device),
-        cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device),
-        cudaDeviceGetAttribute(&in_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
-        cudaDeviceGetAttribute(&in_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)}) {
-    if (error != cudaSuccess) return error;
-  }
-  const int in_each = (blocks + sms - 1) / sms;
-  bytes = std::max(std::min(in_sm / (in_each + 1) + 1, in_block) - static_bytes, 0);
-  return cudaSuccess;
+int SpreadingBytes(const DeviceTraits& device, int blocks, int stage_bytes) {
+  const int in_each = (blocks + device.sms - 1) / device.sms;
+  const int block_bytes = std::min(device.smem_sm / (in_each + 1) + 1, device.smem_block);
+  return std::max(block_bytes - stage_bytes, 0);
 }
 
 template <int kDim>
-cudaError_t LaunchRule(const DeltaArgs& args, cudaStream_t stream) {
+cudaError_t LaunchRule(const DeltaArgs& args, const DeviceTraits& device, cudaStream_t stream) {
   const dim3 grid = Grid(args.spec, args.sequences, 1);
-  int bytes = 0;
-  cudaError_t error = SpreadingBytes(static_cast<int>(grid.x * grid.y),
-                                     kStages * static_cast<int>(sizeof(Stage<kDim>)), bytes);
-  if (error != cudaSuccess) return error;
-  error =
-      cudaFuncSetAttribute(RuleKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  constexpr int kBytes = kStages * static_cast<int>(sizeof(Stage<kDim>));
+  const int bytes = SpreadingBytes(device, static_cast<int>(grid.x * grid.y), kBytes);
+  // One limit for all launches.
+  const cudaError_t error = cudaFuncSetAttribute(
+      RuleKernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, device.smem_block - kBytes);
   if (error != cudaSuccess) return error;
   return LaunchInDecode(RuleKernel<kDim>, grid, kThreads, bytes, stream, args);
 }
 
 }  // namespace
 
-cudaError_t LaunchDeltaRule(const DeltaArgs& args, cudaStream_t stream) {
+cudaError_t LaunchDeltaRule(const DeltaArgs& args, const DeviceTraits& device,
+                            cudaStream_t stream) {
   const DeltaNetSpec& spec = args.spec;
   if (!DeltaKernelsTake(spec) || args.inputs.rows % kDeltaVector != 0) {
     return cudaErrorInvalidValue;
   }
-  return spec.head_dim == 128  ? LaunchRule<128>(args, stream)
-         : spec.head_dim == 64 ? LaunchRule<64>(args, stream)
-                               : LaunchRule<32>(args, stream);
+  return spec.head_dim == 128  ? LaunchRule<128>(args, device, stream)
+         : spec.head_dim == 64 ? LaunchRule<64>(args, device, stream)
+                               : LaunchRule<32>(args, device, stream);
 }
 
 cudaError_t LaunchDeltaReplay(const DeltaReplayArgs& args, cudaStream_t stream) {

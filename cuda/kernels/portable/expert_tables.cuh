@@ -13,10 +13,6 @@ namespace orcd::cuda {
 inline constexpr int kLoadNumbers = ExpertLoad::kBuckets + 1;
 static_assert(sizeof(ExpertLoad) == kLoadNumbers * sizeof(uint64_t));
 
-__host__ __device__ __forceinline__ ExpertsSpec AllExperts(const ChooseExpertsArgs& args) {
-  return args.shared_joins ? WithShared(args.spec) : args.spec;
-}
-
 // False of tokens that only pad the step, and of those behind it.
 __device__ __forceinline__ bool Chooses(const ChooseExpertsArgs& args, int token) {
   return token < args.tokens &&
@@ -75,7 +71,7 @@ class OneTokenChoice {
   template <int kLaneKeys>
   __device__ __forceinline__ void Make(const float* logits, int warps, uint64_t* keys) {
     static_assert(kLoadNumbers <= 32 && kMaxGpuExpertsUsed <= 32);
-    const ExpertsSpec spec = AllExperts(args_);
+    const ExpertsSpec spec = AllExperts(args_.spec, args_.shared_joins);
     const ExpertTables& tables = args_.tables;
     // All or none of the token's choices.
     const int choices = chooses_ ? spec.used : 0;

@@ -33,6 +33,7 @@ constexpr KernelSet Of(const char* identity, int min_cc, int max_cc, const char*
       .gemm_sums = GemmSums,
       .dequantise = LaunchDequantise,
       .expert_gemm = LaunchExpertGemm,
+      .route_one_token = nullptr,
       .decode_attention = LaunchDecodeAttention,
       .prefill_attention = LaunchPrefillAttention,
       .sample = LaunchSample,

@@ -12,7 +12,7 @@ constexpr int kMaxVocab = 8 * 36000;
 cudaError_t Prepare(const DeviceTraits&, int vocab) {
   return AnyError({PrepareMatvecKernels(), PrepareGemmKernels(), PrepareExpertGemmKernels(),
                    PrepareDecodeAttentionKernels(), PreparePrefillAttentionKernels(),
-                   PrepareSampleKernel(vocab)});
+                   PrepareSampleKernel(vocab), PrepareRouteKernels()});
 }
 
 }  // namespace
@@ -35,6 +35,7 @@ const KernelSet kKernels = {
     .gemm_sums = GemmSums,
     .dequantise = LaunchDequantise,
     .expert_gemm = LaunchExpertGemm,
+    .route_one_token = LaunchRouteOneToken,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,
     .sample = LaunchSample,

@@ -30,6 +30,7 @@ cudaError_t PrepareExpertMatvecKernels();
 cudaError_t PrepareDecodeAttentionKernels();
 cudaError_t PreparePrefillAttentionKernels();
 cudaError_t PrepareSampleKernel(int vocab);
+cudaError_t PrepareRouteKernels();
 
 cudaError_t LaunchMatvec(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
 cudaError_t LaunchGemm(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
@@ -38,6 +39,8 @@ cudaError_t LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTraits& d
 // LaunchExpertGemm of one token (OneToken).
 cudaError_t LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceTraits& device,
                                cudaStream_t stream);
+cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, const DeviceTraits& device,
+                                cudaStream_t stream);
 cudaError_t LaunchDecodeAttention(const DecodeAttentionArgs& args, const DeviceTraits& device,
                                   cudaStream_t stream);
 cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, const DeviceTraits& device,

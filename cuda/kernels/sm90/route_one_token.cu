@@ -1,7 +1,8 @@
 // The norm, the router and the choice of experts of a step of one token in one launch
-// (LaunchRouteOneToken, experts.h), each of which takes longer to begin than to run.
+// (RouteOneTokenArgs, experts.h), each of which takes longer to begin than to run.
 //
-//   Block     16 warps, up to 8 outputs of the router; grid: as many as have all outputs. Each
+//   Block     16 warps, as many blocks as SMs (kernel_set.h), which share the router's outputs.
+//   Each
 //             block normalises the whole row, as products do (matvec_prologue.cuh). The router's
 //             weights are on their way before the kernel ahead has ended.
 //   First     the first block's other warps write the row; then it waits for all logits, and
@@ -11,8 +12,10 @@
 //             the next kernel begins.
 //   Sums      of the norm as NormKernel's, of the router as LanesKernel's (router_sums.cuh), the
 //             choice as ChooseOneKernel's (expert_choice.cuh).
-//   Memory    rows of the router in classes, with four floats between, so that eight lanes read
-//             from different banks: 70 KB for 2,048 columns, 72 KB at most.
+//   Memory    the row, and rows of the router and of its input in classes, with four floats
+//   between,
+//             so that eight lanes read from different banks: 34 KB for two outputs of 2,048
+//             columns, 99 KB for four of 4,096.
 //   Floor     4 * outputs * hidden bytes, from the L2 cache.
 #include <algorithm>
 
@@ -22,6 +25,7 @@
 #include "cuda/kernels/common/reduce.cuh"
 #include "cuda/kernels/portable/expert_tables.cuh"
 #include "cuda/kernels/portable/router_sums.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda {
 namespace {
@@ -32,9 +36,9 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kVector = 4;
 constexpr int kThreadVectors = 2;
 static_assert(kMaxRoutedHidden == kThreads * kThreadVectors * kVector);
-// Most outputs of a block, each of a warp, and bytes of their weights.
+// Most outputs of a block, each of a warp.
 constexpr int kMostOutputs = 8;
-constexpr int kMostWeightBytes = 72 * 1024;
+constexpr int kMostBytes = kMaxSharedBytesOfTwo - 2048;
 
 // A row in classes: the columns of a class one after another, and four floats between classes.
 struct ClassRow {
@@ -179,6 +183,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   float* const scratch = weights + outputs * row_floats;
   const int first = static_cast<int>(blockIdx.x) * outputs;
   const int there = min(outputs, router.outputs - first);
+  if (there <= 0) {
+    WaitForDependency();
+    return;
+  }
   for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kThreads) {
     const float* const from = router.weights + int64_t{first} * hidden + i * kVector;
     const uint32_t to = SharedAddress(weights + classes.Of(i));
@@ -191,7 +199,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The kernel ahead has ended.
   const auto launch = static_cast<uint32_t>(__ldcg(args.passed)) + 1;
   volatile uint64_t* const passed = args.passed + 1;
-  OneTokenChoice choice(args.choice);
   AwaitCopies<0>();
   __syncthreads();
   if (warp < there) {
@@ -203,7 +210,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     StoreRow(args.norm, scratch, scale, static_cast<int>(threadIdx.x) - kFirst, kThreads - kFirst);
   }
   if (blockIdx.x != 0) return;
-  // The row is no longer needed.
+  OneTokenChoice choice(args.choice);
+  // All have read the input, in whose place logits come.
   __syncthreads();
   float* const logits = shared_floats;
   for (int i = static_cast<int>(threadIdx.x); i < router.outputs; i += kThreads) {
@@ -217,33 +225,43 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kLaneKeys>
-cudaError_t LaunchRoute(const RouteOneTokenArgs& args, cudaStream_t stream) {
+cudaError_t LaunchRoute(const RouteOneTokenArgs& args, const DeviceTraits& device,
+                        cudaStream_t stream) {
   constexpr int kFloat = sizeof(float);
   const int hidden = args.norm.hidden;
+  const int outputs = (args.router.outputs + device.sms - 1) / device.sms;
   const int row_bytes = ClassRow::Floats(hidden) * kFloat;
-  const int outputs = std::min(kMostOutputs, kMostWeightBytes / row_bytes);
   const int scratch_bytes = (hidden + NormThreads(hidden) / 32) * kFloat;
   const int choice_bytes = (args.router.outputs + 1) * kFloat +
                            ChoiceKeys(args.choice.spec) * static_cast<int>(sizeof(uint64_t));
-  const int bytes = std::max((1 + outputs) * row_bytes + scratch_bytes, choice_bytes);
-  const cudaError_t error = cudaFuncSetAttribute(
-      RouteKernel<kLaneKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error != cudaSuccess) return error;
-  return LaunchInDecode(RouteKernel<kLaneKeys>, dim3((args.router.outputs + outputs - 1) / outputs),
-                        kThreads, bytes, stream, args, outputs);
+  const int bytes =
+      std::max({(1 + outputs) * row_bytes + scratch_bytes, choice_bytes, kMinSharedBytesOfTwo});
+  if (outputs > kMostOutputs || bytes > kMostBytes) return cudaErrorInvalidValue;
+  return LaunchInDecode(RouteKernel<kLaneKeys>, dim3(device.sms), kThreads, bytes, stream, args,
+                        outputs);
 }
+
+constexpr int kFewLaneKeys = 8;
+constexpr int kMoreLaneKeys = 16;
+static_assert(kMaxRoutedExperts == kMoreLaneKeys * 32);
 
 }  // namespace
 
-cudaError_t LaunchRouteOneToken(const RouteOneTokenArgs& args, cudaStream_t stream) {
+cudaError_t sm90::PrepareRouteKernels() {
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  return AnyError({cudaFuncSetAttribute(RouteKernel<kFewLaneKeys>, kAttribute, kMostBytes),
+                   cudaFuncSetAttribute(RouteKernel<kMoreLaneKeys>, kAttribute, kMostBytes)});
+}
+
+cudaError_t sm90::LaunchRouteOneToken(const RouteOneTokenArgs& args, const DeviceTraits& device,
+                                      cudaStream_t stream) {
   if (!RoutesOneToken(args.norm, args.choice.spec) || args.norm.new_residual == nullptr ||
       args.router.hidden != args.norm.hidden) {
     return cudaErrorInvalidValue;
   }
-  constexpr int kFewLaneKeys = 8;
-  static_assert(kMaxRoutedExperts == 2 * kFewLaneKeys * 32);
-  return args.choice.spec.count <= kFewLaneKeys * 32 ? LaunchRoute<kFewLaneKeys>(args, stream)
-                                                     : LaunchRoute<2 * kFewLaneKeys>(args, stream);
+  return args.choice.spec.count <= kFewLaneKeys * 32
+             ? LaunchRoute<kFewLaneKeys>(args, device, stream)
+             : LaunchRoute<kMoreLaneKeys>(args, device, stream);
 }
 
 }  // namespace orcd::cuda
