@@ -151,6 +151,7 @@ class PortableLaunchesTest : public ::testing::TestWithParam<NamedGpu> {
 
   const KernelSet& kernels() const { return *kernels_; }
   const DeviceTraits& traits() const { return gpu_.traits; }
+  size_t shared_bytes() const { return gpu_.shared_bytes; }
   // Fails the test if a launch since the last call was refused or cannot run.
   void ExpectLaunched(cudaError_t error, const std::string& what) {
     EXPECT_EQ(error, cudaSuccess) << what;
@@ -336,7 +337,7 @@ TEST_P(PortableLaunchesTest, DeltaNets) {
             // An SM has no room for two blocks if each may have its own.
             const int blocks = value_heads * head_dim / 32 * args.sequences;
             if (blocks <= traits().sms) {
-              EXPECT_GT(gpu_.shared_bytes + kSharedBytes, traits().smem_sm / 2u) << what;
+              EXPECT_GT(shared_bytes() + kSharedBytes, traits().smem_sm / 2u) << what;
             }
             ExpectLaunched(LaunchDeltaGate(args, nullptr), what + ", gate");
             if (tokens <= 512) ExpectLaunched(LaunchDeltaToken(args, nullptr), what + ", token");
