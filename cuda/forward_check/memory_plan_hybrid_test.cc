@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "cuda/device.h"
 #include "cuda/device_weights.h"
+#include "cuda/forward.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/memory_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -435,6 +437,33 @@ TEST(HybridPlanTest, ASharedExpertJoinsOthersOfItsTypes) {
   expect_rows(joined.layers()[0], 257, 0);
   EXPECT_FALSE(joined.layers().back().experts.shared_joins);
   expect_rows(joined.layers().back(), 256, 512);
+}
+
+// Taps multiply a shared expert that joins the others as a matrix alone, which may have to be
+// dequantised though nothing else has.
+TEST(HybridPlanTest, ASharedExpertThatJoinsHasRoomToBeDequantised) {
+  const ModelSpec spec = Qwen35B();
+  ModelWeights weights = ModelWeightsFor(spec);
+  for (LayerWeights& layer : weights.layers) {
+    for (std::vector<Matrix>* const matrices :
+         {&layer.experts.gate, &layer.experts.up, &layer.experts.down}) {
+      for (Matrix& matrix : *matrices) matrix.type = TensorType::kMXFP4;
+    }
+    layer.experts.shared_gate.type = layer.experts.shared_up.type = layer.experts.shared_down.type =
+        TensorType::kMXFP4;
+  }
+  const auto planned = DeviceWeights::Plan(spec, weights, 1);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  ASSERT_TRUE(planned->layers()[0].experts.shared_joins);
+  // Steps so short that the kernels take all other matrices as they are.
+  const ForwardLimits limits = {.max_tokens = 512,
+                                .max_seqs = 8,
+                                .max_key_tiles = 64,
+                                .context_length = 4096,
+                                .kv_tokens = 4096,
+                                .kernels = &sm90::kKernels};
+  EXPECT_GE(ForwardBuffers(spec, *planned, limits, nullptr).dequantised_bytes,
+            int64_t{2} * 512 * 2048 * 2);
 }
 
 // Gated attention has no biases in any file; one of its queries would stand in another order.
