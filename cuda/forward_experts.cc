@@ -243,15 +243,15 @@ absl::Status Forward::MultiplyOneToken(const Step& step, int layer, const Prolog
 absl::Status Forward::TapExperts(const Step& step, int layer, const Prologue& x,
                                  CombineExpertsArgs args) {
   const ExpertsSpec& spec = spec_.layers[layer].experts;
+  const bool shared_joins = args.spec.used > spec.used;
   args.added = spec.used;
-  if (args.spec.used > spec.used) {
-    MatmulArgs gate = {.prologue = x};
-    gate.product.matrices[gate.product.num_matrices++] =
-        SharedGateUp(spec, weights_.layers()[layer].experts);
-    ORCD_RETURN_IF_ERROR(RunGate(step, layer, gate));
-  }
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
-  return step.tap->Rows(kExperts, layer, args.out, spec_.hidden);
+  ORCD_RETURN_IF_ERROR(step.tap->Rows(kExperts, layer, args.out, spec_.hidden));
+  if (!shared_joins) return absl::OkStatus();
+  MatmulArgs gate = {.prologue = x};
+  gate.product.matrices[gate.product.num_matrices++] =
+      SharedGateUp(spec, weights_.layers()[layer].experts);
+  return RunGate(step, layer, gate);
 }
 
 }  // namespace orcd::cuda
