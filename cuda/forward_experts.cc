@@ -15,7 +15,7 @@
 namespace orcd::cuda {
 namespace {
 
-// What the experts multiply: x itself, or what the norm has made of it.
+// The input of the experts: x itself, or what the norm has made of it.
 Activations InputOf(const Prologue& x) {
   const auto* const norm = std::get_if<NormArgs>(&x);
   return norm == nullptr ? std::get<Activations>(x) : norm->out;

@@ -30,7 +30,7 @@ struct Gpu {
   bool overlaps = false;
   std::map<const void*, size_t> limits = {};
   int launches = 0;
-  // Of the last launch, without that of fixed size.
+  // Bytes of the last launch, without those of fixed size.
   size_t shared_bytes = 0;
   std::vector<std::string> problems = {};
 

@@ -213,7 +213,7 @@ struct ExpertMatmulArgs {
 // its weight. F32, a fused multiply-add each.
 struct CombineExpertsArgs {
   ExpertsSpec spec;
-  // Of a token's choices the first so many are added.
+  // The first so many of a token's choices are added.
   int added = 0;
   ExpertTables tables = {};
   const float* y = nullptr;     // [max rows, hidden]

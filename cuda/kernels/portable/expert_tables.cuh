@@ -1,4 +1,4 @@
-// What a choice of experts (expert_choice.cuh) writes to a step's tables (ExpertTables).
+// The tables of a step (ExpertTables), as a choice of experts (expert_choice.cuh) fills them.
 #ifndef ORCD_CUDA_KERNELS_PORTABLE_EXPERT_TABLES_CUH_
 #define ORCD_CUDA_KERNELS_PORTABLE_EXPERT_TABLES_CUH_
 

@@ -1,4 +1,4 @@
-// How the sums of a router's product (router.cu) are put together, whatever the kernel.
+// The order in which kernels put together the sums of a router's product (router.cu).
 #ifndef ORCD_CUDA_KERNELS_PORTABLE_ROUTER_SUMS_CUH_
 #define ORCD_CUDA_KERNELS_PORTABLE_ROUTER_SUMS_CUH_
 
