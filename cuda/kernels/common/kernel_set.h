@@ -32,7 +32,7 @@ struct DeviceTraits {
   bool wgmma = false;
 };
 
-// Launches are asynchronous on `stream`. The pointers are never null.
+// Launches are asynchronous on `stream`. The pointers are never null but where they say so.
 struct KernelSet {
   const char* name;
   // Sets of one identity compute the same bits. Tensor cores of different generations sum
@@ -80,7 +80,7 @@ struct KernelSet {
   cudaError_t (*expert_gemm)(const ExpertMatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream);
 
-  // Null if the set has no such kernel; for RoutesOneToken.
+  // For RoutesOneToken; null if the set does not fuse.
   cudaError_t (*route_one_token)(const RouteOneTokenArgs& args, const DeviceTraits& device,
                                  cudaStream_t stream);
 

@@ -7,7 +7,7 @@
 //             the kernel ahead leaves one SM after another, and would crowd on the first of them:
 //             each has so much shared memory that no SM takes more blocks than it must.
 //   Stage     8 tokens' queries, keys, values and factors in shared memory, copied asynchronously
-//             while two stages before it are used; up to 31 KiB for three stages.
+//             while two stages before it are used; up to 27 KiB for three stages.
 //   Token     S^T k of a token stands in the way of the next token, S^T q does not: it is taken
 //             while the sums of the next token's S^T k are on their way between lanes. Floor: 4
 //             operations an element of the state and token; a warp has 1,024 elements.
@@ -37,8 +37,8 @@ using Columns = DeltaColumns<kDim, kColumns>;
 
 template <int kDim>
 struct Stage {
-  // Query, key, and the block's part of the value. The key behind the last is read, but not used.
-  float rows[kStageTokens + 1][2 * kDim + kSlice];
+  // Query, key, and the block's part of the value.
+  float rows[kStageTokens][2 * kDim + kSlice];
   // exp(…) and sigmoid(b).
   float factors[kStageTokens][2];
 };
@@ -355,8 +355,12 @@ dim3 Grid(const DeltaNetSpec& spec, int sequences, int layers) {
 
 // Shared memory beside the stages, with which no SM takes more of so many blocks than it must.
 int SpreadingBytes(const DeviceTraits& device, int blocks, int stage_bytes) {
+  // The system reserves some for every block, and rounds up what a block has.
+  constexpr int kReserved = 1024;
+  constexpr int kRound = 128;
   const int in_each = (blocks + device.sms - 1) / device.sms;
-  const int block_bytes = std::min(device.smem_sm / (in_each + 1) + 1, device.smem_block);
+  const int too_few = device.smem_sm / (in_each + 1) - kReserved;
+  const int block_bytes = std::min(too_few / kRound * kRound + kRound, device.smem_block);
   return std::max(block_bytes - stage_bytes, 0);
 }
 

@@ -1,10 +1,10 @@
 // The norm, the router and the choice of experts of a step of one token in one launch
 // (RouteOneTokenArgs, experts.h), each of which takes longer to begin than to run.
 //
-//   Block     16 warps, as many blocks as SMs (kernel_set.h), which share the router's outputs.
-//   Each
-//             block normalises the whole row, as products do (matvec_prologue.cuh). The router's
-//             weights are on their way before the kernel ahead has ended.
+//   Block     16 warps, as many blocks as SMs (kernel_set.h), which share the router's outputs, or
+//             more where each would have more than 8, or than fit. Each block normalises the whole
+//             row, as products do (matvec_prologue.cuh). The router's weights are on their way
+//             before the kernel ahead has ended.
 //   First     the first block's other warps write the row; then it waits for all logits, and
 //             chooses. It is the same block each time, most often on the same SM, whose caches have
 //             the code of the choice. Each logit comes in one word with the number of the launch,
@@ -13,9 +13,7 @@
 //   Sums      of the norm as NormKernel's, of the router as LanesKernel's (router_sums.cuh), the
 //             choice as ChooseOneKernel's (expert_choice.cuh).
 //   Memory    the row, and rows of the router and of its input in classes, with four floats
-//   between,
-//             so that eight lanes read from different banks: 34 KB for two outputs of 2,048
-//             columns, 99 KB for four of 4,096.
+//             between, so that eight lanes read from different banks; half of an SM's or less.
 //   Floor     4 * outputs * hidden bytes, from the L2 cache.
 #include <algorithm>
 
@@ -229,15 +227,16 @@ cudaError_t LaunchRoute(const RouteOneTokenArgs& args, const DeviceTraits& devic
                         cudaStream_t stream) {
   constexpr int kFloat = sizeof(float);
   const int hidden = args.norm.hidden;
-  const int outputs = (args.router.outputs + device.sms - 1) / device.sms;
   const int row_bytes = ClassRow::Floats(hidden) * kFloat;
   const int scratch_bytes = (hidden + NormThreads(hidden) / 32) * kFloat;
+  const int outputs = std::min({(args.router.outputs + device.sms - 1) / device.sms, kMostOutputs,
+                                (kMostBytes - scratch_bytes) / row_bytes - 1});
   const int choice_bytes = (args.router.outputs + 1) * kFloat +
                            ChoiceKeys(args.choice.spec) * static_cast<int>(sizeof(uint64_t));
   const int bytes =
       std::max({(1 + outputs) * row_bytes + scratch_bytes, choice_bytes, kMinSharedBytesOfTwo});
-  if (outputs > kMostOutputs || bytes > kMostBytes) return cudaErrorInvalidValue;
-  return LaunchInDecode(RouteKernel<kLaneKeys>, dim3(device.sms), kThreads, bytes, stream, args,
+  const int blocks = std::max(device.sms, (args.router.outputs + outputs - 1) / outputs);
+  return LaunchInDecode(RouteKernel<kLaneKeys>, dim3(blocks), kThreads, bytes, stream, args,
                         outputs);
 }
 
