@@ -16,6 +16,8 @@ import openai
 
 # smg starts within seconds; a loaded machine takes longer.
 PATIENCE_S = 120
+# Starts with other ports, if another process took one first.
+STARTS = 5
 
 
 def free_port():
@@ -40,7 +42,7 @@ class SmgUnderTest:
         self._tls = ssl.create_default_context(cafile=authorities) if authorities else None
         self._log = tempfile.NamedTemporaryFile("w+", prefix="orcd-smg-", suffix=".log")
         self._process = None
-        self.port = free_port()
+        self.port = None
         try:
             self.start()
         except BaseException:
@@ -52,7 +54,26 @@ class SmgUnderTest:
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def start(self):
-        """Starts smg, at its previous port."""
+        """Starts smg, at its previous port if it has had one."""
+        keeps_port = self.port is not None
+        for left in reversed(range(STARTS)):
+            if not keeps_port:
+                self.port = free_port()
+            logged = len(self.log())
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            )
+            try:
+                self.wait_for(self._answers, "smg did not come up")
+                return
+            except RuntimeError:
+                if left == 0 or "Address already in use" not in self.log()[logged:]:
+                    raise
+
+    def _command(self):
         command = [sys.executable, "-m", "smg.cli", "launch"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
@@ -60,12 +81,7 @@ class SmgUnderTest:
             command.append("--enable-igw")
         if self._api_key:
             command += ["--api-key", self._api_key]
-        command += self._args
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        self._process = subprocess.Popen(
-            command, stdout=self._log, stderr=self._log, env=environment
-        )
-        self.wait_for(self._answers, "smg did not come up")
+        return command + self._args
 
     def _answers(self):
         if self._process.poll() is not None:
