@@ -488,9 +488,7 @@ absl::Status Forward::Norm(const Step& step, const float* weight, MatmulArgs& ar
   norm.tokens = head ? step.shape.logit_rows : step.shape.tokens;
   if (in_product && kernels_.fuses && step.shape.tokens == 1 && step.tap == nullptr &&
       ProductsNormalise(norm)) {
-    norm.new_residual = new_residual_;
-    args.prologue = norm;
-    std::swap(residual_, new_residual_);
+    args.prologue = LeaveToLaunch(norm);
     return absl::OkStatus();
   }
   if (head) norm.rows = step.tables.logit_tokens;
@@ -498,6 +496,12 @@ absl::Status Forward::Norm(const Step& step, const float* weight, MatmulArgs& ar
   args.prologue = norm.out;
   ORCD_RETURN_IF_ERROR(ClearPadding(step, norm.out, spec_.hidden));
   return RunNorm(step, branch, norm);
+}
+
+NormArgs Forward::LeaveToLaunch(NormArgs norm) {
+  norm.new_residual = new_residual_;
+  std::swap(residual_, new_residual_);
+  return norm;
 }
 
 absl::Status Forward::AddBranch(const Step& step) {
@@ -705,10 +709,8 @@ absl::Status Forward::RunFfn(const Step& step, int layer) {
   if (RoutesWithNorm(step, layer, norm)) {
     branch_ = {};
     norm.tokens = 1;
-    norm.new_residual = new_residual_;
     norm.out = View(buffers_.normed, 1);
-    args.prologue = norm;
-    std::swap(residual_, new_residual_);
+    args.prologue = LeaveToLaunch(norm);
   } else if (layer_.form == LayerForm::kParallel) {
     // The product of `down` takes the place of that of attention.
     ORCD_RETURN_IF_ERROR(AddBranch(step));

@@ -232,6 +232,8 @@ class Forward {
   absl::Status AddBranch(const Step& step);
   // The arguments of a norm that adds `branch`, but for the rows and what it writes.
   NormArgs NormOf(const Branch& branch, const float* weight) const;
+  // The norm for the launch that takes its output, which writes the residual elsewhere.
+  NormArgs LeaveToLaunch(NormArgs norm);
   // Launches the norm, which adds `branch`.
   absl::Status RunNorm(const Step& step, const Branch& branch, NormArgs norm);
   // Attention or the delta net: writes to `attended_`.

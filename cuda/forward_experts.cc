@@ -248,10 +248,9 @@ absl::Status Forward::TapExperts(const Step& step, int layer, const Prologue& x,
   ORCD_RETURN_IF_CUDA_ERROR(LaunchCombineExperts(args, step.stream), "adding experts");
   ORCD_RETURN_IF_ERROR(step.tap->Rows(kExperts, layer, args.out, spec_.hidden));
   if (!shared_joins) return absl::OkStatus();
-  MatmulArgs gate = {.prologue = x};
-  gate.product.matrices[gate.product.num_matrices++] =
-      SharedGateUp(spec, weights_.layers()[layer].experts);
-  return RunGate(step, layer, gate);
+  const TiledMatrix shared = SharedGateUp(spec, weights_.layers()[layer].experts);
+  return RunGate(step, layer,
+                 {.prologue = x, .product = {.matrices = {shared}, .num_matrices = 1}});
 }
 
 }  // namespace orcd::cuda

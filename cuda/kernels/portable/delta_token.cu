@@ -184,11 +184,10 @@ cudaError_t LaunchDeltaToken(const DeltaArgs& args, cudaStream_t stream) {
   const auto kernel = args.spec.head_dim == 128  ? TokenKernel<128>
                       : args.spec.head_dim == 64 ? TokenKernel<64>
                                                  : TokenKernel<32>;
-  // As LaunchForTokens, since each has a state.
-  constexpr int kFewSequences = 16;
-  const dim3 grid(args.spec.value_heads, args.sequences);
-  return args.sequences <= kFewSequences ? LaunchInDecode(kernel, grid, kThreads, 0, stream, args)
-                                         : Launch(kernel, grid, kThreads, 0, stream, args);
+  // A state is read and written as the rows of so many tokens are.
+  constexpr int kTokensAState = 32;
+  return LaunchForTokens(args.sequences * kTokensAState, kernel,
+                         dim3(args.spec.value_heads, args.sequences), kThreads, 0, stream, args);
 }
 
 }  // namespace orcd::cuda

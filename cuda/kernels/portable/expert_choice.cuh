@@ -294,8 +294,6 @@ inline constexpr int kMaxWideTeams = 15;
 struct TeamMemory {
   // The sum of the exponentials, of a softmax over all.
   double sum;
-  // The greatest logit.
-  float max;
   bool by_scores;
 };
 
@@ -371,13 +369,13 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
   const int lane = static_cast<int>(threadIdx.x % 32);
   const bool softmax = spec.score == RouterScore::kSoftmax;
   const bool scores_all = ScoresAll(spec);
-  // A team takes the exponentials of all meanwhile.
+  // A team takes the exponentials of all meanwhile, and a warp alone only those that it needs.
   const bool scored = scores_all || team.warps > 1;
   const bool any = logits != nullptr;
   float max = 0;
   LaneChoice choice = {-1, 0};
   bool by_scores = false;
-  if (any && (team.chooses() || scored)) {
+  if (any) {
     LogitKeys<kLaneKeys> keys(logits, spec.count);
     max = LogitOfKey(__reduce_max_sync(~0u, keys.Greatest()));
     if (team.chooses()) {
@@ -388,19 +386,12 @@ __device__ __forceinline__ LaneChoice ChooseExpertsOfToken(const ExpertsSpec& sp
         choice.expert = greatest.index;
         by_scores = softmax && !LeastDecides(LogitOfKey(greatest.least), max);
       }
-      if (lane == 0) {
-        memory.by_scores = by_scores;
-        memory.max = max;
-      }
+      if (lane == 0) memory.by_scores = by_scores;
     }
-    if (scored && team.scores()) Score(spec, logits, max, team, values, memory);
+    if (team.scores() && (scored || by_scores)) Score(spec, logits, max, team, values, memory);
   }
   if (__syncthreads_or(by_scores ? 1 : 0) != 0) {
     by_scores = any && memory.by_scores;
-    if (by_scores && !scored && team.scores()) {
-      Score(spec, logits, memory.max, team, values, memory);
-    }
-    __syncthreads();
     if (by_scores) {
       const double sum = memory.sum;
 #pragma unroll 1
