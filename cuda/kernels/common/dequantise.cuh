@@ -16,7 +16,7 @@
 //
 // Code books: levels are integers, or for FP4 numbers that have the upper byte of F16 to
 // themselves. Those of super-blocks are subnormal F16 numbers as well, and so are the magnitudes of
-// groups (group_books.cuh), whose signs are set last.
+// groups (books.cuh), whose signs are set last.
 #ifndef ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 #define ORCD_CUDA_KERNELS_COMMON_DEQUANTISE_CUH_
 
@@ -25,7 +25,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "cuda/kernels/common/group_books.cuh"
+#include "cuda/kernels/common/books.cuh"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/tile_format.h"
 #include "runtime/gguf/blocks.h"
@@ -107,7 +107,8 @@ constexpr int F16PairOffset(int step, int pair) {
 constexpr int QuadOffset(int lane) { return lane % 4 / 2 * 128 + lane / 4 * 16 + lane % 2 * 8; }
 
 // Quants of a group, one lane's share, not yet dequantised.
-template <TileFormat kFormat, bool kHasGroupBook = HasGroupBook(kFormat)>
+template <TileFormat kFormat, bool kHasGroupBook = HasGroupBook(kFormat),
+          bool kHasPairBook = HasPairBook(kFormat)>
 struct GroupQuants {
   static constexpr int kWords = kFormat == TileFormat::kF16    ? 16
                                 : kFormat == TileFormat::kQ8_0 ? 8
@@ -146,10 +147,27 @@ struct GroupQuants {
   __device__ __forceinline__ uint32_t LastWord() const { return words[kWords - 1]; }
 };
 
+// Those of formats with pair books, with the pairs that have been looked up.
+template <TileFormat kFormat>
+struct GroupQuants<kFormat, false, true> : GroupQuants<kFormat, false, false> {
+  uint32_t pairs[kGroupSteps * 4];
+
+  // Starts the loads of half of the pairs, those of the first or the second two steps. `book`: as
+  // in UnitScales.
+  __device__ __forceinline__ void LookUp(int half, uint32_t book) {
+#pragma unroll
+    for (int i = 0; i < kGroupSteps * 2; ++i) {
+      const int pair = half * kGroupSteps * 2 + i;
+      pairs[pair] = LoadFixedWord(
+          __dp4a(this->words[pair / 4], uint32_t{kLowIndexStride} << (pair % 4 * 8), book));
+    }
+  }
+};
+
 // Those of formats with group books: words of the low bytes of indices, one of their high bits, if
 // there are any, and the signs. Quad 2s + r of the eight is that of step s, row g + 8r.
 template <TileFormat kFormat>
-struct GroupQuants<kFormat, true> {
+struct GroupQuants<kFormat, true, false> {
   static constexpr int kHighBits = IndexBits(kFormat) - 8;
   static constexpr int kHighWord = 2;
   static constexpr int kSigns = kHighWord + (kHighBits > 0 ? 1 : 0);
@@ -252,9 +270,9 @@ struct UnitScales {
   // kIQ2_S: the scales of {row g, row g + 8} of step 4t + i; kQ2_K: the same, then the addends. All
   // are multiplied by the powers of two of SuperBlockFactors. kMXFP4: FactorsOf.
   uint32_t own[8];
-  // Formats with group books: the book's address, with LaneOfBook.
+  // Formats with books: the book's address, with LaneOfBook.
   uint32_t book;
-  // Level books: LevelBytes from 0 and from 8 on. Formats with HasLevelNumbers: MagnitudeBytes.
+  // Level books without pairs: LevelBytes from 0 and from 8 on. Formats with HasLevelNumbers: MagnitudeBytes.
   uint32_t levels[2];
 
   // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
@@ -281,13 +299,13 @@ struct UnitScales {
         AsHalf2(kOne));
   }
 
-  // `factors`: FactorsOf the matrix's exponent. `of_book`: the address of the format's group book.
+  // `factors`: FactorsOf the matrix's exponent. `of_book`: the address of the format's book.
   __device__ __forceinline__ void Load(const uint8_t* unit, uint32_t factors, int lane,
                                        uint32_t of_book = 0) {
     if constexpr (kFormat == TileFormat::kMXFP4) own[0] = factors;
-    if constexpr (HasGroupBook(kFormat)) book = of_book;
+    if constexpr (HasBook(kFormat)) book = of_book;
     if constexpr (HasLevelNumbers(kFormat)) levels[0] = InRegister(MagnitudeBytes<kFormat>());
-    if constexpr (HasLevelBook(kFormat)) {
+    if constexpr (HasLevelBook(kFormat) && !HasPairBook(kFormat)) {
       levels[0] = InRegister(LevelBytes<kFormat>(0));
       levels[1] = InRegister(LevelBytes<kFormat>(8));
     }
@@ -412,8 +430,8 @@ struct GroupScales {
 
   __device__ __forceinline__ void Load(const uint8_t* unit, const UnitScales<kFormat>& unit_scales,
                                        int group, int lane) {
-    if constexpr (HasGroupBook(kFormat)) book = unit_scales.book;
-    if constexpr (HasLevelBook(kFormat) || HasLevelNumbers(kFormat)) {
+    if constexpr (HasBook(kFormat)) book = unit_scales.book;
+    if constexpr ((HasLevelBook(kFormat) && !HasPairBook(kFormat)) || HasLevelNumbers(kFormat)) {
       levels[0] = unit_scales.levels[0];
       levels[1] = unit_scales.levels[1];
     }
@@ -558,7 +576,19 @@ __device__ __forceinline__ void LookUpLevels(uint32_t quants, const uint32_t (&l
   }
 }
 
-// Level books: the A fragment of step kStep.
+// Pair books: the A fragment of step kStep. The pairs have been looked up.
+template <TileFormat kFormat, int kStep>
+__device__ __forceinline__ void PairFragment(const GroupQuants<kFormat>& quants,
+                                             const GroupScales<kFormat>& scales, uint32_t (&a)[4]) {
+  constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    a[pair] = AsBits(
+        __hmul2(AsHalf2(quants.pairs[kStep * 4 + pair]), scales.Scale(kPart, pair % 2)));
+  }
+}
+
+// Other level books: the A fragment of step kStep.
 template <TileFormat kFormat, int kStep>
 __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales<kFormat>& scales,
                                               uint32_t (&a)[4]) {
@@ -573,10 +603,6 @@ __device__ __forceinline__ void LevelFragment(uint32_t quants, const GroupScales
     if constexpr (kIsFp4<kFormat>) {
       const uint32_t level = first ? __byte_perm(word, 0, 0x2404) : word & 0xff00ff00u;
       a[pair] = AsBits(__hmul2(AsHalf2(level), scale));
-    } else if constexpr (HasSuperBlocks(kFormat)) {
-      const uint32_t second = __byte_perm(word, 0, 0x4341);
-      const uint32_t level = first ? MultiplyAdd(second, 0xffffff00u, word) : second;
-      a[pair] = AsBits(__hfma2(AsHalf2(level), scale, scales.Added(kPart, pair % 2)));
     } else {
       const uint32_t level =
           first ? AndOr(word, 0x00ff00ffu, 0x64006400u) : __byte_perm(word, 0x64646464u, 0x4341);
@@ -621,6 +647,8 @@ __device__ __forceinline__ void Fragment(const GroupQuants<kFormat>& quants,
             __hmul2(__hsub2(AsHalf2(bytes), Half2OfBits(0x6480)), scales.Scale(kBlock, row)));
       }
     }
+  } else if constexpr (HasPairBook(kFormat)) {
+    PairFragment<kFormat, kStep>(quants, scales, a);
   } else if constexpr (HasLevelBook(kFormat)) {
     LevelFragment<kFormat, kStep>(quants.words[kStep], scales, a);
   } else if constexpr (HasGroupBook(kFormat)) {
@@ -646,9 +674,9 @@ struct Group {
     quants.Load(unit, group, lane);
     scales.Load(unit, unit_scales, group, lane);
   }
-  // Formats with group books: GroupQuants::LookUp.
+  // Formats with books: GroupQuants::LookUp.
   __device__ __forceinline__ void LookUp(int half) {
-    if constexpr (HasGroupBook(kFormat)) quants.LookUp(half, scales.book);
+    if constexpr (HasBook(kFormat)) quants.LookUp(half, scales.book);
   }
   // Dequantises into the A fragments of the four steps.
   __device__ __forceinline__ void Dequantise(uint32_t (&a)[kGroupSteps][4]) const {

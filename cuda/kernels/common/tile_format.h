@@ -123,12 +123,16 @@ constexpr bool HasLevelBook(TileFormat format) {
 // True for weights that are found in a code book of groups of 8 or 4, so that a lane has four
 // columns side by side.
 constexpr bool HasGroupBook(TileFormat format) { return format >= TileFormat::kIQ2_XXS; }
-inline constexpr int kGroupBooks = kFormatCount - static_cast<int>(TileFormat::kIQ2_XXS);
-constexpr int GroupBookNumber(TileFormat format) {
-  return static_cast<int>(format) - static_cast<int>(TileFormat::kIQ2_XXS);
-}
-// Weights of a group, bits of its index, and whether the last of eight signs is not in the file;
-// for formats with HasGroupBook.
+// True for level books whose lanes look up pairs of weights in shared memory, in a book of all 256
+// pairs of levels. Byte permutations, which the others use, take twice the time of a K-quant's.
+constexpr bool HasPairBook(TileFormat format) { return format == TileFormat::kIQ4_XS; }
+// Formats with a book in shared memory (books.cuh), which are the last, and the book's number.
+constexpr bool HasBook(TileFormat format) { return HasPairBook(format) || HasGroupBook(format); }
+inline constexpr int kFirstBook = static_cast<int>(TileFormat::kIQ4_XS);
+inline constexpr int kBooks = kFormatCount - kFirstBook;
+constexpr int BookNumber(TileFormat format) { return static_cast<int>(format) - kFirstBook; }
+// Weights of a group, bits of its index (or a pair's), and whether the last of eight signs is not in
+// the file; for formats with HasGroupBook.
 constexpr int GroupWeights(TileFormat format) { return format >= TileFormat::kIQ3_XXS ? 4 : 8; }
 constexpr int IndexBits(TileFormat format) {
   if (format == TileFormat::kIQ2_S) return 10;
@@ -228,9 +232,11 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
-// Position of a bit of half `half` of a pair, for formats with QuantBits. Level books: nibbles are
-// in the order in which a byte permutation looks up four at a time.
+// Position of a bit of half `half` of a pair, for formats with QuantBits. Pair books: a pair
+// is a byte. Other level books: nibbles are in the order in which a byte permutation looks up four
+// at a time.
 constexpr BitPlace PlaceOfQuantBit(TileFormat format, int pair, int half, int bit) {
+  if (HasPairBook(format)) return {pair / 4, pair % 4 * 8 + half * 4 + bit};
   if (HasLevelBook(format)) return {pair / 4, pair % 4 / 2 * 16 + half * 8 + pair % 2 * 4 + bit};
   const BitPlace first = PlaceOfBit(QuantBits(format), pair, bit);
   return {first.word, first.bit + 16 * half};

@@ -90,7 +90,7 @@ __device__ __forceinline__ void DequantiseUnits(const uint8_t* tile, int first, 
   }
 }
 
-// grid (units / (UnitsAWarp * warps), or 1 for formats with group books, tiles).
+// grid (units / (UnitsAWarp * warps), or 1 for formats with books, tiles).
 template <TileFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
     DequantiseKernel(const __grid_constant__ Product product, int first_tile, uint8_t* out) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
   uint8_t* const to =
       out + int64_t{blockIdx.y} * units * (UnitGroups(kFormat) * UnitBytes(TileFormat::kF16));
   int first = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * UnitsAWarp(kFormat);
-  if constexpr (HasGroupBook(kFormat)) {
+  if constexpr (HasBook(kFormat)) {
     __shared__ __align__(kBookAlignment) uint8_t book[kBookBytes];
     FillBook<kFormat>(book, threadIdx.x, kThreads);
     __syncthreads();
@@ -123,7 +123,7 @@ cudaError_t LaunchDequantiseOf(const Product& product, int first_tile, int tiles
   constexpr int kUnits = UnitsAWarp(kFormat) * kWarps;
   return Launch(
       DequantiseKernel<kFormat>,
-      dim3(HasGroupBook(kFormat) ? 1 : (product.matrices[0].units() + kUnits - 1) / kUnits, tiles),
+      dim3(HasBook(kFormat) ? 1 : (product.matrices[0].units() + kUnits - 1) / kUnits, tiles),
       kThreads, 0, stream, product, first_tile, out);
 }
 

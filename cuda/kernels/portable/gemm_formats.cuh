@@ -14,8 +14,8 @@
 //             as the GPU has room for; a warp copies its own.
 //   Barriers  full[stage], where all threads' copies of activations arrive, behind the weights; so
 //             a warp may be two steps of 64 columns ahead of others.
-//   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
-//             block fills while its first copies are on their way.
+//   Books     of formats with books: 32 KB of shared memory (books.cuh), which the block fills while
+//             its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
 //             mma.m16n8k16 of the step before run, and loads the next 64 columns before the last of
 //             them; B by ldmatrix (KeepsColumns: by loads of the columns that a lane has of the
@@ -67,7 +67,7 @@ constexpr int MaxWeightStages(TileFormat format) { return UnitGroups(format) == 
 
 // Offset of the ring of weights in shared memory: behind that of activations, and the book.
 constexpr int WeightsOffset(TileFormat format, int tokens) {
-  return kXStages * XBytes(tokens) + (HasGroupBook(format) ? kBookBytes : 0);
+  return kXStages * XBytes(tokens) + (HasBook(format) ? kBookBytes : 0);
 }
 // Offset of the barriers, behind the weights.
 constexpr int BarriersOffset(TileFormat format, int tokens, int block_tiles, int weight_stages) {
@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   }
   // The first barrier of all threads follows before it is read.
   uint32_t book = 0;
-  if constexpr (HasGroupBook(kFormat)) {
+  if constexpr (HasBook(kFormat)) {
     uint8_t* const entries = shared + kXStages * XBytes(kTokens);
     FillBook<kFormat>(entries, thread, static_cast<int>(blockDim.x));
     book = SharedAddress(entries) + LaneOfBook<kFormat>(lane);
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     const uint8_t* unit_at = weight_ring;
     await_x(0);
     // The book is there as well.
-    if constexpr (HasGroupBook(kFormat)) BlockSync();
+    if constexpr (HasBook(kFormat)) BlockSync();
     if constexpr (kTiles > 0) {
       held.LoadScales(unit_at, factors, book, lane);
       held.Load(unit_at, 0, lane);

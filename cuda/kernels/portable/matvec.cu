@@ -43,7 +43,7 @@ constexpr FormatSet kSets[] = {
     {matvec::kF16, KernelFor<matvec::kF16>},
     {matvec::kBlocks, KernelFor<matvec::kBlocks>},
     {matvec::kSuperBlocks, KernelFor<matvec::kSuperBlocks>},
-    {matvec::kGroupBookFormats, KernelFor<matvec::kGroupBookFormats>},
+    {matvec::kBookFormats, KernelFor<matvec::kBookFormats>},
 };
 
 const FormatSet& SetOf(TileFormat format) {
@@ -55,7 +55,7 @@ const FormatSet& SetOf(TileFormat format) {
 // True if a launch takes a matrix of `format` beside one of `other`.
 bool OneLaunchTakes(TileFormat format, TileFormat other) {
   return format == other ||
-         (!HasGroupBook(format) && SetOf(format).formats == SetOf(other).formats);
+         (!HasBook(format) && SetOf(format).formats == SetOf(other).formats);
 }
 
 constexpr int Quotient(int value, int by) { return (value + by - 1) / by; }
@@ -79,7 +79,7 @@ class ShapeChooser {
       const int stage_cols = matvec::StageGroups(part.format) * kActivationCols;
       tile_stages_ = std::max(tile_stages_, Quotient(split_cols_, stage_cols));
     }
-    if (HasGroupBook(args.parts[0].format)) book_bytes_ = kBookBytes;
+    if (HasBook(args.parts[0].format)) book_bytes_ = kBookBytes;
   }
 
   // Chooses a shape with all of x in shared memory and at most `budget` bytes of it, `more_rounds`

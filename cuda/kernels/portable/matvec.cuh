@@ -13,8 +13,7 @@
 //   x         columns of the block's split, with tokens padded to a power of two, in shared memory.
 //             Where it does not fit beside rings of 8 warps, chunk after chunk of its columns, with
 //             two barriers a chunk.
-//   Books     of formats with group books: 32 KB of shared memory (group_books.cuh); a launch has
-//             one.
+//   Books     of formats with books: 32 KB of shared memory (books.cuh); a launch has one.
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (of fewer tokens, the same ones again).
 //   Epilogue  partials of the split, or SwiGLU, straight from registers.
@@ -206,7 +205,7 @@ __device__ __forceinline__ void MultiplyAny(const Part& part, Ring<kFormats>& ri
     if constexpr ((kFormats & FormatBit(kThis)) != 0) {
       if (kFormats == FormatBit(kThis) || part.format == kThis) {
         const int lane = static_cast<int>(threadIdx.x % 32);
-        if constexpr (HasGroupBook(kThis)) book += LaneOfBook<kThis>(lane);
+        if constexpr (HasBook(kThis)) book += LaneOfBook<kThis>(lane);
         x.address += LaneOffset<kThis>(lane, x.stride);
         MultiplyTile<kThis, kFormats>(ring, groups, FactorsOf<kThis>(part.exponent), book, x, c);
         return;
@@ -217,7 +216,7 @@ __device__ __forceinline__ void MultiplyAny(const Part& part, Ring<kFormats>& ri
 }
 
 // Fills the book of the launch's format.
-template <uint32_t kFormats, int kFormat = static_cast<int>(TileFormat::kIQ2_XXS)>
+template <uint32_t kFormats, int kFormat = kFirstBook>
 __device__ __forceinline__ void FillBookOf(TileFormat format, uint8_t* book) {
   if constexpr (kFormat < kFormatCount) {
     constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
@@ -269,7 +268,7 @@ __global__ void __launch_bounds__(kResidentWarps * 32, 1)
   Ring<kFormats> ring(args, shape, SharedAddress(shared), tile);
 #pragma unroll 1
   for (int stage = 0; stage < shape.stages_ahead; ++stage) ring.Begin(stage);
-  if constexpr (HasGroupBooks(kFormats)) {
+  if constexpr (HasBooks(kFormats)) {
     FillBookOf<kFormats>(args.parts[0].format, shared + shape.book);
   }
   WaitForDependency();

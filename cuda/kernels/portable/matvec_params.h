@@ -11,14 +11,15 @@ namespace orcd::cuda::portable::matvec {
 // Sets of formats, each with a kernel.
 inline constexpr uint32_t kSuperBlocks =
     FormatBit(TileFormat::kQ2_K) | FormatBit(TileFormat::kQ4_K) | FormatBit(TileFormat::kQ5_K) |
-    FormatBit(TileFormat::kQ6_K) | FormatBit(TileFormat::kIQ4_XS);
-inline constexpr uint32_t kGroupBookFormats =
-    FormatBit(TileFormat::kIQ2_XXS) | FormatBit(TileFormat::kIQ2_XS) |
-    FormatBit(TileFormat::kIQ2_S) | FormatBit(TileFormat::kIQ3_XXS) | FormatBit(TileFormat::kIQ3_S);
+    FormatBit(TileFormat::kQ6_K);
+inline constexpr uint32_t kBookFormats =
+    FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kIQ2_XXS) |
+    FormatBit(TileFormat::kIQ2_XS) | FormatBit(TileFormat::kIQ2_S) |
+    FormatBit(TileFormat::kIQ3_XXS) | FormatBit(TileFormat::kIQ3_S);
 inline constexpr uint32_t kF16 = FormatBit(TileFormat::kF16);
 inline constexpr uint32_t kBlocks =
-    (uint32_t{1} << kFormatCount) - 1 - kF16 - kSuperBlocks - kGroupBookFormats;
-constexpr bool HasGroupBooks(uint32_t formats) { return (formats & kGroupBookFormats) != 0; }
+    (uint32_t{1} << kFormatCount) - 1 - kF16 - kSuperBlocks - kBookFormats;
+constexpr bool HasBooks(uint32_t formats) { return (formats & kBookFormats) != 0; }
 
 // Groups of 64 columns of a stage: of so many units that the stage has 2 to 3 KB.
 constexpr int StageGroups(TileFormat format) {

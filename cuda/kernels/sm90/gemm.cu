@@ -1,5 +1,5 @@
 // Entry points of the GEMM for many tokens: dispatches on the formats to gemm_f16.cu,
-// gemm_blocks.cu, gemm_super_blocks.cu, gemm_q5_k.cu or gemm_mixed.cu.
+// gemm_blocks.cu, gemm_super_blocks.cu, gemm_q5_k.cu, gemm_iq4_xs.cu or gemm_mixed.cu.
 #include "cuda/kernels/sm90/gemm_mixed.cuh"
 #include "cuda/kernels/sm90/kernel_set.h"
 
@@ -10,7 +10,8 @@ namespace {
 // since they give the values of some layers more bits.
 constexpr bool OneKernelTakes(TileFormat before, TileFormat format) {
   return format == before || (before == TileFormat::kQ4_K && format == TileFormat::kQ6_K) ||
-         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0);
+         (before == TileFormat::kQ5_0 && format == TileFormat::kQ8_0) ||
+         (before == TileFormat::kIQ4_XS && format == TileFormat::kQ5_K);
 }
 
 bool OneKernelTakes(const Product& product) {
@@ -40,6 +41,8 @@ cudaError_t sm90::LaunchGemm(const MatmulArgs& args, const DeviceTraits& device,
       return gemm::LaunchOfSuperBlocks(params, device.sms, stream);
     case TileFormat::kQ5_K:
       return gemm::LaunchOfQ5K(params, device.sms, stream);
+    case TileFormat::kIQ4_XS:
+      return gemm::LaunchOfIq4Xs(params, device.sms, stream);
     default:
       return cudaErrorInvalidValue;
   }
@@ -47,7 +50,7 @@ cudaError_t sm90::LaunchGemm(const MatmulArgs& args, const DeviceTraits& device,
 
 cudaError_t sm90::PrepareGemmKernels() {
   return AnyError({gemm::PrepareOfF16(), gemm::PrepareOfBlocks(), gemm::PrepareOfSuperBlocks(),
-                   gemm::PrepareOfQ5K(), gemm::PrepareOfMixed()});
+                   gemm::PrepareOfQ5K(), gemm::PrepareOfIq4Xs(), gemm::PrepareOfMixed()});
 }
 
 }  // namespace orcd::cuda

@@ -15,8 +15,8 @@
 //   Pipeline  two rings in shared memory, at most 216 KB an SM, filled by bulk copies. Activations:
 //             4 or 8 stages of 64 columns. Weights: up to 8 stages of one unit (64 columns,
 //             K-quants 256) of all row tiles.
-//   Books     of formats with group books: 32 KB of shared memory (group_books.cuh), which the
-//             consumers fill while the first copies are on their way.
+//   Books     of formats with books: 32 KB of shared memory (books.cuh), which the consumers fill
+//             while the first copies are on their way.
 //   Barriers  full[stage]: the producer's expected bytes. empty[stage]: an arrival of each consumer
 //             warp, for weights when its loads have completed, for activations when the wgmmas that
 //             read them have.
@@ -90,7 +90,7 @@ struct BlockShape {
 
   // Offset of the ring of weights in shared memory: behind that of activations, and the book.
   static constexpr int WeightsOffset(TileFormat format) {
-    return kXRingBytes + (HasGroupBook(format) ? kBookBytes : 0);
+    return kXRingBytes + (HasBook(format) ? kBookBytes : 0);
   }
   static constexpr int WeightBytes(TileFormat format) { return kTiles * UnitBytes(format); }
   static constexpr int WeightStages(TileFormat format) {
@@ -349,14 +349,14 @@ class Consumer {
   static constexpr int kCalls = Ring::kGroupsAUnit / kAtOnce % kFragments == 0 ? 1 : kFragments;
 
   // `matrix`: the one of the warp's row tile. Warps beyond the block's last tile multiply that tile
-  // as well. A format's group book is in shared memory.
+  // as well. A format's book is in shared memory.
   __device__ Consumer(const uint8_t* shared, Ring& rings, const TiledMatrix& matrix)
       : shared_(shared),
         rings_(rings),
         factors_(FactorsOf<kFormat>(matrix.exponent)),
         tile_(min(static_cast<int>(threadIdx.x / 32), S::kTiles - 1)),
         lane_(threadIdx.x % 32) {
-    if constexpr (HasGroupBook(kFormat)) {
+    if constexpr (HasBook(kFormat)) {
       book_ = SharedAddress(shared) + S::kXRingBytes + LaneOfBook<kFormat>(lane_);
     }
   }
@@ -495,7 +495,7 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    if constexpr (HasGroupBook(kFormat)) {
+    if constexpr (HasBook(kFormat)) {
       FillBook<kFormat>(shared + S::kXRingBytes, static_cast<int>(threadIdx.x), S::kGroups * 128);
       ConsumersSync<S::kGroups>();
     }
@@ -722,13 +722,17 @@ cudaError_t PrepareQuantised() {
                        Shape288xN<kFewTokens>, BlockShape<128>, BlockShape<256>>();
 }
 
-// One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K.
+// One translation unit each: F16; Q5_0 and Q8_0; Q4_K and Q6_K; Q5_K; IQ4_XS and Q5_K.
 cudaError_t LaunchOfF16(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfF16();
 cudaError_t LaunchOfBlocks(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfBlocks();
 cudaError_t LaunchOfSuperBlocks(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfSuperBlocks();
+cudaError_t LaunchOfQ5K(const MatmulParams& args, int sms, cudaStream_t stream);
+cudaError_t PrepareOfQ5K();
+cudaError_t LaunchOfIq4Xs(const MatmulParams& args, int sms, cudaStream_t stream);
+cudaError_t PrepareOfIq4Xs();
 
 }  // namespace gemm
 }  // namespace orcd::cuda

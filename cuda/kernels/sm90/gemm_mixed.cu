@@ -5,7 +5,7 @@ namespace orcd::cuda::gemm {
 namespace {
 
 using AnyMixed = Mixed<TileFormat::kF16, TileFormat::kQ8_0, TileFormat::kQ5_0, TileFormat::kQ4_K,
-                       TileFormat::kQ5_K, TileFormat::kQ6_K>;
+                       TileFormat::kQ5_K, TileFormat::kQ6_K, TileFormat::kIQ4_XS>;
 
 }  // namespace
 

@@ -121,11 +121,9 @@ struct Mixed {
   }
 };
 
-// One translation unit each: any formats that sm90::GemmTakes; Q5_K alone.
+// Any formats that sm90::GemmTakes.
 cudaError_t LaunchOfMixed(const MatmulParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareOfMixed();
-cudaError_t LaunchOfQ5K(const MatmulParams& args, int sms, cudaStream_t stream);
-cudaError_t PrepareOfQ5K();
 
 }  // namespace orcd::cuda::gemm
 

@@ -1,5 +1,5 @@
 // Instances of the GEMM kernel of gemm.cuh for Q5_K.
-#include "cuda/kernels/sm90/gemm_mixed.cuh"
+#include "cuda/kernels/sm90/gemm.cuh"
 
 namespace orcd::cuda::gemm {
 

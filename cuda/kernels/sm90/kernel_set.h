@@ -56,6 +56,7 @@ constexpr bool GemmTakes(TileFormat format, int tokens) {
     case TileFormat::kQ4_K:
     case TileFormat::kQ5_K:
     case TileFormat::kQ6_K:
+    case TileFormat::kIQ4_XS:
       return tokens <= kMaxPartialsTokens;
     default:
       return false;

@@ -45,7 +45,7 @@ constexpr auto& kSets =
             FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
             FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
             FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
-            matvec::kIq4XsM, matvec::kDeltaInputs, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4),
+            matvec::kIq4XsM, matvec::kDeltaInputs, matvec::kIq4XsDeltaInputs, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4),
             matvec::kIq3M, FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
             FormatBit(TileFormat::kIQ2_XS), FormatBit(TileFormat::kIQ2_XXS), matvec::kAllFormats>;
 
@@ -148,7 +148,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   if (args.norm.residual != nullptr) {
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  const uint32_t books = formats >> static_cast<int>(TileFormat::kIQ2_XXS);
+  const uint32_t books = formats >> kFirstBook;
   int other_bytes = (x_bytes + 127) / 128 * 128 + std::popcount(books) * kBookBytes;
   // Books begin at the alignment that their entries need.
   if (books != 0) other_bytes += kBookAlignment;
@@ -161,7 +161,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   } while (shape.stages * all_rings_stage + other_bytes > kMaxSharedBytes && shape.tile_warps > 1);
   int book = (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
              kBookAlignment;
-  for (int i = 0; i < kGroupBooks; ++i) {
+  for (int i = 0; i < kBooks; ++i) {
     if ((books >> i & 1) == 0) continue;
     shape.books[i] = book;
     book += kBookBytes;

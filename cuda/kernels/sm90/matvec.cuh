@@ -11,8 +11,8 @@
 //   Barriers  full and empty of each warp's stages; `norm` for the norm's weights.
 //   Prologue  all consumer warps copy x to shared memory, or make it: residual, partials and RMS
 //             norm (matvec_prologue.cuh).
-//   Books     of formats with group books: 32 KB of shared memory each (group_books.cuh), which the
-//             block fills before x is there.
+//   Books     of formats with books: 32 KB of shared memory each (books.cuh), which the block fills
+//             before x is there.
 //   Loop      dequantise a group of 64 columns, step by step between mma.m16n8k16, with tokens as
 //             the 8 columns (one token eight times).
 //   Epilogue  partials of the split, or SwiGLU, straight from registers.
@@ -57,10 +57,13 @@ inline constexpr uint32_t kSmallQ4KM =
 inline constexpr uint32_t kIq4XsM =
     FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
 inline constexpr uint32_t kIq3M = FormatBit(TileFormat::kIQ3_S) | kQ4KM;
-// The inputs of delta nets in files of K-quants: qkv is better than the rest, and the factors are
-// of Q8_0 or not quantised.
+// The inputs of delta nets: in files of K-quants qkv is better than the rest, and the factors are of
+// Q8_0 or not quantised.
 inline constexpr uint32_t kDeltaInputs = kQ5KM | FormatBit(TileFormat::kQ4_K) |
                                          FormatBit(TileFormat::kQ8_0) | FormatBit(TileFormat::kF16);
+inline constexpr uint32_t kIq4XsDeltaInputs = FormatBit(TileFormat::kIQ4_XS) |
+                                              FormatBit(TileFormat::kQ8_0) |
+                                              FormatBit(TileFormat::kF16);
 inline constexpr uint32_t kMxfp4Q8 = FormatBit(TileFormat::kMXFP4) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 
@@ -154,9 +157,9 @@ __device__ __forceinline__ uint32_t MultiplyStage(const uint8_t* unit, int units
       MultiplyGroup<kOneToken>(groups[group % 2], x + group * kGroupX<kOneToken>, load_next,
                                look_up_next, c);
     }
-    // The weights of a group book are looked up by the words of the stage. The arrival waits for
-    // the sums, hence for all of them, since nothing orders it behind the single loads.
-    if constexpr (HasGroupBook(kFormat)) {
+    // The weights of a book are looked up by the words of the stage. The arrival waits for the
+    // sums, hence for all of them, since nothing orders it behind the single loads.
+    if constexpr (HasBook(kFormat)) {
       return __float_as_uint(c[0]);
     } else {
       return groups[(kGroups - 1) % 2].quants.LastWord();
@@ -235,9 +238,8 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, const Lau
         const int units = (min(matrix.cols, end) - begin + kCols - 1) / kCols;
         const int lane = threadIdx.x % 32;
         uint32_t book = 0;
-        if constexpr (HasGroupBook(kThis)) {
-          book =
-              SharedAddress(shared) + shape.books[GroupBookNumber(kThis)] + LaneOfBook<kThis>(lane);
+        if constexpr (HasBook(kThis)) {
+          book = SharedAddress(shared) + shape.books[BookNumber(kThis)] + LaneOfBook<kThis>(lane);
         }
         MultiplyTile<kThis, kOneToken>(ring, StageUnits(kThis, shape.stage_cols),
                                        FactorsOf<kThis>(matrix.exponent), book,
@@ -250,12 +252,12 @@ __device__ __forceinline__ void MultiplyAny(const TiledMatrix& matrix, const Lau
 }
 
 // Fills the books of the set's formats that the product has.
-template <uint32_t kFormats, int kFormat = static_cast<int>(TileFormat::kIQ2_XXS)>
+template <uint32_t kFormats, int kFormat = kFirstBook>
 __device__ __forceinline__ void FillBooks(const LaunchShape& shape, uint8_t* shared) {
   if constexpr (kFormat < kFormatCount) {
     constexpr TileFormat kThis = static_cast<TileFormat>(kFormat);
     if constexpr ((kFormats & FormatBit(kThis)) != 0) {
-      const int book = shape.books[GroupBookNumber(kThis)];
+      const int book = shape.books[BookNumber(kThis)];
       if (book != 0) FillBook<kThis>(shared + book, threadIdx.x, ConsumerThreads());
     }
     FillBooks<kFormats, kFormat + 1>(shape, shared);

@@ -107,7 +107,7 @@ cudaError_t sm90::LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceT
   const int rows = params.shares_x ? 1 : params.max_tiles;
   const int x_bytes = (rows + 1) / 2 * matvec::PairBytes(params.matrix.cols);
   // The book begins at the alignment that its entries need.
-  const bool has_book = HasGroupBook(params.matrix.format);
+  const bool has_book = HasBook(params.matrix.format);
   const int other_bytes = x_bytes + (has_book ? kBookAlignment + kBookBytes : 0);
   LaunchShape shape = {};
   int rounds = (block_groups * group + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
@@ -125,7 +125,7 @@ cudaError_t sm90::LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceT
   shape.stages_ahead =
       params.shares_x ? shape.stages : std::clamp(kBytesAhead / all_rings_stage, 1, shape.stages);
   if (has_book) {
-    shape.books[GroupBookNumber(params.matrix.format)] =
+    shape.books[BookNumber(params.matrix.format)] =
         (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
         kBookAlignment;
   }

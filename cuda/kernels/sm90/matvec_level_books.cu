@@ -5,6 +5,7 @@
 namespace orcd::cuda::matvec {
 
 ORCD_MATVEC_KERNELS(kIq4XsM)
+ORCD_MATVEC_KERNELS(kIq4XsDeltaInputs)
 ORCD_MATVEC_KERNELS(kMxfp4Q8)
 ORCD_MATVEC_KERNELS(FormatBit(TileFormat::kNVFP4))
 

@@ -39,8 +39,8 @@ struct LaunchShape {
   int k_blocks;
   // A little more than 2^32 / splits; 0 if splits is 1.
   uint32_t splits_reciprocal;
-  // Offsets of the group books in shared memory (GroupBookNumber); 0 for those that are not there.
-  int books[kGroupBooks];
+  // Offsets of the books in shared memory (BookNumber); 0 for those that are not there.
+  int books[kBooks];
   // 0, which the compiler does not know: makes an address depend on a loaded word (Release).
   uint32_t zero;
 };

@@ -1,11 +1,12 @@
-// The code books of groups of 8 or 4 weights (formats with HasGroupBook): what a file's block says
-// of a group, and books in shared memory, where lanes look up quads: four weights of a row.
+// Books in shared memory, where lanes look up weights: those of formats with HasGroupBook, the code
+// books of groups of 8 or 4 weights, of which a lane looks up quads: four weights of a row; and
+// those of formats with HasPairBook, all pairs of levels as F16, whose index is both quants.
 //
 // Lanes look up different entries at once, so the entries are there several times, side by side:
-// [low byte of the index][its high bits][copy][quad], kBookBytes in all. With enough copies, every
-// lane has a memory bank of its own.
-#ifndef ORCD_CUDA_KERNELS_COMMON_GROUP_BOOKS_CUH_
-#define ORCD_CUDA_KERNELS_COMMON_GROUP_BOOKS_CUH_
+// [low byte of the index][its high bits][copy][quad], kBookBytes in all; a pair is as long as a
+// quad. With enough copies, every lane has a memory bank of its own.
+#ifndef ORCD_CUDA_KERNELS_COMMON_BOOKS_CUH_
+#define ORCD_CUDA_KERNELS_COMMON_BOOKS_CUH_
 
 #include <cstdint>
 
@@ -101,7 +102,7 @@ constexpr int EntryStride(TileFormat format) { return kBookBytes >> IndexBits(fo
 // Bytes of a quad: a magnitude each or, where the books have so many entries that copies would be
 // few, half a byte each, the magnitude's number in the format's levels.
 constexpr bool HasLevelNumbers(TileFormat format) {
-  return GroupWeights(format) == 8 && IndexBits(format) > 9;
+  return HasGroupBook(format) && GroupWeights(format) == 8 && IndexBits(format) > 9;
 }
 constexpr int QuadBytes(TileFormat format) { return HasLevelNumbers(format) ? 2 : 4; }
 
@@ -123,18 +124,27 @@ template <TileFormat kFormat>
 __device__ __forceinline__ void FillBook(uint8_t* book, int thread, int threads) {
   using B = Block<kFormatTypes[static_cast<int>(kFormat)]>;
   constexpr int kHighBits = IndexBits(kFormat) - 8;
+  // A level as F16: a subnormal number, times 2^-24.
+  const auto half_of = [](int level) {
+    return static_cast<uint32_t>(level < 0 ? 0x8000 - level : level);
+  };
 #pragma unroll 1
   for (int place = thread; place < 1 << IndexBits(kFormat); place += threads) {
     const int index = place >> kHighBits | (place & ((1 << kHighBits) - 1)) << 8;
     uint32_t words[2] = {};
+    if constexpr (HasPairBook(kFormat)) {
+      words[0] = half_of(B::Level(index & 15)) | half_of(B::Level(index >> 4)) << 16;
+      words[1] = words[0];
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int level = GroupBook<kFormat>::Level(index, i % GroupWeights(kFormat));
-      if constexpr (HasLevelNumbers(kFormat)) {
-        words[0] |= level << (4 * i);
-        words[1] = words[0];
-      } else {
-        words[i / 4] |= B::Level(level) << (i % 4 * 8);
+      for (int i = 0; i < 8; ++i) {
+        const int level = GroupBook<kFormat>::Level(index, i % GroupWeights(kFormat));
+        if constexpr (HasLevelNumbers(kFormat)) {
+          words[0] |= level << (4 * i);
+          words[1] = words[0];
+        } else {
+          words[i / 4] |= B::Level(level) << (i % 4 * 8);
+        }
       }
     }
     // Lanes begin at different copies, whose banks differ.
@@ -148,7 +158,7 @@ __device__ __forceinline__ void FillBook(uint8_t* book, int thread, int threads)
   }
 }
 
-// Loads what the book has of a quad. `address`: in shared memory, with LaneOfBook.
+// Loads what the book has of a quad or a pair. `address`: in shared memory, with LaneOfBook.
 template <TileFormat kFormat>
 __device__ __forceinline__ uint32_t LoadQuad(uint32_t address) {
   return HasLevelNumbers(kFormat) ? LoadFixedHalf(address) : LoadFixedWord(address);
@@ -161,4 +171,4 @@ __device__ __forceinline__ uint32_t QuadBytesOf(uint32_t quad, uint32_t levels) 
 
 }  // namespace orcd::cuda
 
-#endif  // ORCD_CUDA_KERNELS_COMMON_GROUP_BOOKS_CUH_
+#endif  // ORCD_CUDA_KERNELS_COMMON_BOOKS_CUH_
