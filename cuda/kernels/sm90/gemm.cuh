@@ -80,6 +80,7 @@ struct BlockShape {
   static constexpr bool kCrowded = kResidents > 1 || kGroups > 2;
   // Registers of a consumer thread, setmaxnreg; producer warps give up theirs.
   static constexpr int kConsumerRegisters = !kCrowded ? 240 : kResidents > 1 ? 104 : 88;
+  static constexpr int kProducerRegisters = kResidents > 1 ? 40 : 24;
   // True if the next weights are dequantised into registers of their own while the wgmmas of the
   // last ones run. False: they wait until tensor cores have read the last ones; with many warps,
   // tensor cores then run other warps' wgmmas. (If registers do not suffice, the assembler
@@ -100,6 +101,8 @@ struct BlockShape {
   static constexpr int SharedBytes(TileFormat format) {
     return WeightsOffset(format) + WeightStages(format) * WeightBytes(format);
   }
+  // Bytes of the units that StoreUnits gathers.
+  static constexpr int kUnitsBytes = kTiles * kTokens * 16;
   // Groups of 64 columns that are dequantised at a time: two for K-quants, which take long chains
   // of dependent instructions, if few warps leave the registers for it.
   static constexpr int GroupsAtOnce(TileFormat format) {
@@ -200,12 +203,21 @@ struct Rings {
   Pipeline<kWeightStages> weights;
 };
 
+// A producer's place in its ring, from task to task of a block.
+template <int kStages>
+struct Produced {
+  PipelineStage<kStages> stage;
+  // Stages filled so far.
+  int filled = 0;
+};
+
 // Weight producer: copies the columns of `range` of the row tiles from the block's first to
 // `end_tile`. `read_once`: no other block reads them.
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const BlockTile& block,
                                                int end_tile, bool read_once, const Range& range,
-                                               uint32_t shared, Rings<kFormat, S>& rings) {
+                                               uint32_t shared, Rings<kFormat, S>& rings,
+                                               Produced<S::WeightStages(kFormat)>& produced) {
   using Ring = Rings<kFormat, S>;
   constexpr int kUnitBytes = UnitBytes(kFormat);
   constexpr int kMost = kTilesAProducer<S::kTiles>;
@@ -221,12 +233,12 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
   }
   // Weights that no other block reads leave the L2 cache first, so that activations stay there.
   const CachePolicy policy = CachePolicy::Of(read_once);
-  PipelineStage<Ring::kWeightStages> stage;
+  PipelineStage<Ring::kWeightStages>& stage = produced.stage;
   const int units = range.Units<kFormat>();
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit, stage.Next()) {
-    if (unit >= Ring::kWeightsAhead && unit < Ring::kWeightStages) {
-      rings.weights.Wait({unit - Ring::kWeightsAhead, 0});
+  for (int unit = 0; unit < units; ++unit, ++produced.filled, stage.Next()) {
+    if (produced.filled >= Ring::kWeightsAhead && produced.filled < Ring::kWeightStages) {
+      rings.weights.Wait({produced.filled - Ring::kWeightsAhead, 0});
     }
     rings.weights.Acquire(stage);
     if (ProducedTile(producer, 0) == 0) rings.weights.Commit(stage, tiles * kUnitBytes);
@@ -245,13 +257,11 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void ProduceX(const MatmulParams& args, const BlockTile& block,
                                          int end_token, const Range& range, uint32_t shared,
-                                         Rings<kFormat, S>& rings) {
-  using Ring = Rings<kFormat, S>;
+                                         Rings<kFormat, S>& rings, PipelineStage<S::kXStages>& stage) {
   const int x_bytes = XBytes(min(S::kTokens, end_token - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
                      range.begin * x_stride;
-  PipelineStage<Ring::kXStages> stage;
 #pragma unroll 1
   for (int i = range.begin; i < range.end; ++i, stage.Next(), x += x_stride) {
     rings.x.Acquire(stage);
@@ -420,6 +430,12 @@ class Consumer {
     first_ = false;
   }
 
+  // Behind the last unit of a task, once all wgmmas have completed.
+  __device__ __forceinline__ void EndTask() {
+    ReleaseXBefore(0);
+    first_ = true;
+  }
+
  private:
   static_assert(Ring::kXStages % Ring::kGroupsAUnit == 0 && Ring::kGroupsAUnit % kAtOnce == 0);
 
@@ -446,7 +462,7 @@ class Consumer {
   bool first_ = true;
 };
 
-// The work of a block beside its BlockTile.
+// The work of a task beside its BlockTile.
 struct BlockWork {
   // Row tiles up to end_tile, in split `split` of K.
   int end_tile;
@@ -458,15 +474,27 @@ struct BlockWork {
   const float* bias;
 };
 
-// Body of a block.
-template <TileFormat kFormat, typename S, bool kBias = false>
-__device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const BlockTile& block,
-                                              const BlockWork& work, uint8_t* shared,
+// The tasks of a block that has one: an output tile of a product.
+struct OneTask {
+  static constexpr bool kMany = false;
+  const MatmulParams& product;
+  const BlockTile block;
+  const BlockWork work;
+
+  // Goes on to the block's next task; false if there is none.
+  __device__ __forceinline__ static bool Next() { return false; }
+};
+
+// Body of a block. `tasks` is at its first task. With kMany, producers go on to the next task while
+// consumers are at the last one, and behind the rings there are S::kUnitsBytes for the epilogue.
+template <TileFormat kFormat, typename S, bool kBias = false, typename Tasks>
+__device__ __forceinline__ void MultiplyTasks(Tasks tasks, uint8_t* shared,
                                               Rings<kFormat, S>& rings) {
   const int group = threadIdx.x / 128;
+  const MatmulParams& args = tasks.product;
   const int cols = args.matrices[0].cols;
-  const Range range = {SplitBegin(cols, args.splits, work.split) / kActivationCols,
-                       SplitBegin(cols, args.splits, work.split + 1) / kActivationCols};
+  const Range range = {SplitBegin(cols, args.splits, tasks.work.split) / kActivationCols,
+                       SplitBegin(cols, args.splits, tasks.work.split + 1) / kActivationCols};
 
   LaunchDependents();
   if (threadIdx.x == 0) {
@@ -479,7 +507,7 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
   if (args.weights_are_new) WaitForDependency();
 
   if (group == S::kGroups) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     const uint32_t x_ring = SharedAddress(shared);
     const uint32_t weight_ring = x_ring + S::WeightsOffset(kFormat);
     if (ElectThread()) {
@@ -487,10 +515,16 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
         // The model's weights are there from the start; activations are written by the kernel
         // before.
         WaitForDependency();
-        ProduceX<kFormat, S>(args, block, work.x_end, range, x_ring, rings);
+        PipelineStage<S::kXStages> stage;
+        do {
+          ProduceX<kFormat, S>(args, tasks.block, tasks.work.x_end, range, x_ring, rings, stage);
+        } while (tasks.Next());
       } else {
-        ProduceWeights<kFormat, S>(args, block, work.end_tile, work.reads_once, range, weight_ring,
-                                   rings);
+        Produced<S::WeightStages(kFormat)> produced;
+        do {
+          ProduceWeights<kFormat, S>(args, tasks.block, tasks.work.end_tile, tasks.work.reads_once,
+                                     range, weight_ring, rings, produced);
+        } while (tasks.Next());
       }
     }
   } else {
@@ -501,50 +535,58 @@ __device__ __forceinline__ void MultiplyTiles(const MatmulParams& args, const Bl
     }
     // The kernel before may still read the result's memory.
     WaitForDependency();
-    const int tile = block.first_tile + static_cast<int>(threadIdx.x / 32);
-    const TiledMatrix matrix = MatrixOf(args, tile);
+    const int warp_tile = static_cast<int>(threadIdx.x / 32);
+    const TiledMatrix matrix = MatrixOf(args, tasks.block.first_tile + warp_tile);
+    const float factor = ResultFactor(matrix);
     using Warp = Consumer<kFormat, S>;
     Warp warp(shared, rings, matrix);
-    float c[S::kTokens / 2];
-#pragma unroll
-    for (float& value : c) value = 0;
-    typename Warp::Fragments a[Warp::kFragments];
     const int units = range.Units<kFormat>();
-    int unit = 0;
+    typename Warp::Fragments a[Warp::kFragments];
+    do {
+      float c[S::kTokens / 2];
+#pragma unroll
+      for (float& value : c) value = 0;
+      int unit = 0;
 #pragma unroll 1
-    for (; unit + Warp::kCalls <= units; unit += Warp::kCalls) {
-      warp.template Multiply<0>(c, a);
-      if constexpr (Warp::kCalls == 2) warp.template Multiply<1>(c, a);
-    }
-    if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
-    WgmmaWait<0>();
-    if (args.swiglu.out.data != nullptr) {
-      // All consumers have finished with the activation ring, whose memory the epilogue reuses.
-      ConsumersSync<S::kGroups>();
-      const int first_tile = block.first_tile + group * kTilesAGroup;
-      const int tiles = work.end_tile - first_tile;
-      const float factor = ResultFactor(matrix);
-      if constexpr (kBias) {
-        // -0 changes no sum, nor a zero's sign.
-        float added[2] = {-0.0f, -0.0f};
-        if (work.bias != nullptr && tile < work.end_tile) {
-          const float* const of_row = work.bias + tile * kTileRows + threadIdx.x % 32 / 4;
-          added[0] = of_row[0];
-          added[1] = of_row[8];
-        }
-        StoreUnits<S::kTokens>(args, first_tile, tiles, block.first_token, group, shared, c,
-                               [&](float gate, float up) {
-                                 return SwiGluUnit(fmaf(gate, factor, added[0]),
-                                                   fmaf(up, factor, added[1]), 1,
-                                                   args.swiglu.activation);
-                               });
-      } else {
-        StoreSwiGlu<S::kTokens>(args, first_tile, tiles, block.first_token, group, shared, factor,
-                                c);
+      for (; unit + Warp::kCalls <= units; unit += Warp::kCalls) {
+        warp.template Multiply<0>(c, a);
+        if constexpr (Warp::kCalls == 2) warp.template Multiply<1>(c, a);
       }
-    } else if (tile < work.end_tile) {
-      Store<S::kTokens>(args, tile, block.first_token, work.split, ResultFactor(matrix), c);
-    }
+      if (Warp::kCalls == 2 && unit < units) warp.template Multiply<0>(c, a);
+      WgmmaWait<0>();
+      if constexpr (Tasks::kMany) warp.EndTask();
+      const BlockTile& block = tasks.block;
+      const BlockWork& work = tasks.work;
+      const int tile = block.first_tile + warp_tile;
+      if (args.swiglu.out.data != nullptr) {
+        // If there are no more tasks: all consumers have finished with the activation ring, whose
+        // memory the epilogue reuses.
+        if constexpr (!Tasks::kMany) ConsumersSync<S::kGroups>();
+        uint8_t* const out = shared + (Tasks::kMany ? S::SharedBytes(kFormat) : 0);
+        const int first_tile = block.first_tile + group * kTilesAGroup;
+        const int tiles = work.end_tile - first_tile;
+        if constexpr (kBias) {
+          // -0 changes no sum, nor a zero's sign.
+          float added[2] = {-0.0f, -0.0f};
+          if (work.bias != nullptr && tile < work.end_tile) {
+            const float* const of_row = work.bias + tile * kTileRows + threadIdx.x % 32 / 4;
+            added[0] = of_row[0];
+            added[1] = of_row[8];
+          }
+          StoreUnits<S::kTokens>(args, first_tile, tiles, block.first_token, group, out, c,
+                                 [&](float gate, float up) {
+                                   return SwiGluUnit(fmaf(gate, factor, added[0]),
+                                                     fmaf(up, factor, added[1]), 1,
+                                                     args.swiglu.activation);
+                                 });
+        } else {
+          StoreSwiGlu<S::kTokens>(args, first_tile, tiles, block.first_token, group, out, factor,
+                                  c);
+        }
+      } else if (tile < work.end_tile) {
+        Store<S::kTokens>(args, tile, block.first_token, work.split, factor, c);
+      }
+    } while (tasks.Next());
   }
 }
 
@@ -560,7 +602,7 @@ __device__ __forceinline__ void MultiplyBlock(const MatmulParams& args, const Ro
       .x_end = args.x.tokens,
       .reads_once = args.tokens <= S::kTokens,
       .bias = nullptr};
-  MultiplyTiles<kFormat, S>(args, block, work, shared, rings);
+  MultiplyTasks<kFormat, S>(OneTask{args, block, work}, shared, rings);
 }
 
 // Row tiles of format kFormat (`rows`), and behind them those of kOther (`others`); see the top of

@@ -28,6 +28,63 @@ struct ExpertParams {
   int tile_rows;
   const float* bias;
   int block_tiles;
+  // Entries of `tiles`, and blocks of an entry.
+  int max_tiles;
+  int row_blocks;
+};
+
+// The tasks of a block: the rows of an entry by the row tiles of block `row_block` of the entry's,
+// and if kInTurns those that follow it by as many as the grid has blocks.
+template <TileFormat kFormat, bool kInTurns>
+struct ExpertTasks {
+  static constexpr bool kMany = kInTurns;
+  const ExpertParams& args;
+  MatmulParams product;
+  BlockTile block = {};
+  BlockWork work = {};
+  // Of the entry's first blocks, and the entry that follows the task's.
+  int number = 0;
+  ExpertTile next = {};
+
+  __device__ __forceinline__ ExpertTasks(const ExpertParams& params, const ExpertTile& tile,
+                                         int row_block)
+      : args(params), product(params.product) {
+    product.num_matrices = 1;
+    product.splits = 1;
+    product.weights_are_new = false;
+    product.matrices[0].format = kFormat;
+    number = static_cast<int>(blockIdx.x);
+    Set(tile, row_block);
+    if constexpr (kInTurns) next = Following();
+  }
+
+  __device__ __forceinline__ bool Next() {
+    if constexpr (!kInTurns) return false;
+    if (next.rows == 0) return false;
+    number += static_cast<int>(gridDim.x);
+    Set(next, number % args.row_blocks);
+    next = Following();
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ void Set(const ExpertTile& tile, int row_block) {
+    TiledMatrix& matrix = product.matrices[0];
+    matrix.data = args.product.matrices[0].data + tile.expert * matrix.bytes();
+    product.tokens = tile.first_row + tile.rows;
+    const int first_tile = row_block * args.block_tiles;
+    block = {first_tile, tile.first_row};
+    work = {.end_tile = min(first_tile + args.block_tiles, matrix.row_tiles()),
+            .split = 0,
+            .x_end = (product.tokens + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign,
+            .reads_once = tile.rows < args.tile_rows,
+            .bias = args.bias == nullptr ? nullptr : args.bias + int64_t{tile.expert} * matrix.rows};
+  }
+  // Entries with rows are the first.
+  __device__ __forceinline__ ExpertTile Following() const {
+    const int entry = (number + static_cast<int>(gridDim.x)) / args.row_blocks;
+    return entry < args.max_tiles ? args.tiles[entry] : ExpertTile{};
+  }
 };
 
 // Multiplies the rows of `tile` and returns true, if the shape holds them.
@@ -35,23 +92,9 @@ template <TileFormat kFormat, typename S>
 __device__ __forceinline__ bool MultiplyExpert(const ExpertParams& args, const ExpertTile& tile,
                                                uint8_t* shared, uint64_t* barriers) {
   if (tile.rows > S::kTokens) return false;
-  MatmulParams product = args.product;
-  product.num_matrices = 1;
-  product.splits = 1;
-  product.weights_are_new = false;
-  product.tokens = tile.first_row + tile.rows;
-  TiledMatrix& matrix = product.matrices[0];
-  matrix.format = kFormat;
-  matrix.data += tile.expert * matrix.bytes();
-  const int first_tile = static_cast<int>(blockIdx.x) * args.block_tiles;
-  const BlockWork work = {
-      .end_tile = min(first_tile + args.block_tiles, matrix.row_tiles()),
-      .split = 0,
-      .x_end = (product.tokens + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign,
-      .reads_once = tile.rows < args.tile_rows,
-      .bias = args.bias == nullptr ? nullptr : args.bias + int64_t{tile.expert} * matrix.rows};
-  MultiplyTiles<kFormat, S, /*kBias=*/true>(product, {first_tile, tile.first_row}, work, shared,
-                                            *reinterpret_cast<Rings<kFormat, S>*>(barriers));
+  MultiplyTasks<kFormat, S, /*kBias=*/true>(
+      ExpertTasks<kFormat, false>(args, tile, static_cast<int>(blockIdx.x)), shared,
+      *reinterpret_cast<Rings<kFormat, S>*>(barriers));
   return true;
 }
 
@@ -72,6 +115,21 @@ __global__ void __launch_bounds__(First::kThreads, First::kResidents)
                     (MultiplyExpert<kFormat, More>(args, tile, shared, barriers) || ...));
 }
 
+// Entries have at most S::kTokens rows.
+template <TileFormat kFormat, typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kResidents)
+    ExpertTurnsKernel(const __grid_constant__ ExpertParams args) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ __align__(8) Rings<kFormat, S> rings;
+  LaunchDependents();
+  WaitForDependency();
+  const int number = static_cast<int>(blockIdx.x);
+  const ExpertTile tile = args.tiles[number / args.row_blocks];
+  if (tile.rows == 0) return;
+  MultiplyTasks<kFormat, S, /*kBias=*/true>(
+      ExpertTasks<kFormat, true>(args, tile, number % args.row_blocks), shared, rings);
+}
+
 template <TileFormat kFormat, typename... Shapes>
 constexpr int kExpertKernelBytes = std::max({Shapes::SharedBytes(kFormat)...});
 
@@ -90,17 +148,33 @@ struct ExpertShapes {
                         kExpertKernelBytes<kFormat, Shapes...>, stream, args);
   }
 };
+// The kernel of blocks that take turns.
+template <TileFormat kFormat, typename S>
+struct ExpertTurns {
+  static constexpr int kBytes = S::SharedBytes(kFormat) + S::kUnitsBytes;
+  static cudaError_t Prepare() {
+    return cudaFuncSetAttribute(ExpertTurnsKernel<kFormat, S>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  }
+  static cudaError_t Launch(const ExpertParams& args, int sms, cudaStream_t stream) {
+    const int tasks = args.row_blocks * args.max_tiles;
+    return cuda::Launch(ExpertTurnsKernel<kFormat, S>, dim3(std::min(tasks, S::kResidents * sms)),
+                        kThreads, kBytes, stream, args);
+  }
+};
 template <TileFormat kFormat>
 using ExpertsAlone = ExpertShapes<kFormat, BlockShape<32>>;
 template <TileFormat kFormat>
 using ExpertsInTwos = ExpertShapes<kFormat, BlockShape<32, 2>, BlockShape<64, 2>>;
+template <TileFormat kFormat>
+using ExpertsInTurns = ExpertTurns<kFormat, BlockShape<32, 2>>;
 template <TileFormat kFormat>
 using ExpertsOfManyRows = ExpertShapes<kFormat, BlockShape<64>, BlockShape<128>, BlockShape<256>>;
 
 template <TileFormat kFormat>
 cudaError_t PrepareExperts() {
   return AnyError({ExpertsAlone<kFormat>::Prepare(), ExpertsInTwos<kFormat>::Prepare(),
-                   ExpertsOfManyRows<kFormat>::Prepare()});
+                   ExpertsInTurns<kFormat>::Prepare(), ExpertsOfManyRows<kFormat>::Prepare()});
 }
 
 template <TileFormat kFormat>
@@ -113,10 +187,13 @@ cudaError_t LaunchExperts(ExpertParams args, int max_tiles, int sms, cudaStream_
   constexpr int kOverhead = HasSuperBlocks(kFormat) ? kBlockTiles : 2;
   const int tiles = args.product.matrices[0].row_tiles();
   args.block_tiles = EvenBlockTiles(tiles, max_tiles, sms, kBlockTiles, kOverhead);
-  const int blocks = (tiles + args.block_tiles - 1) / args.block_tiles * max_tiles;
-  return blocks <= sms && args.tile_rows <= kFewestTokens
-             ? ExpertsAlone<kFormat>::Launch(args, max_tiles, stream)
-             : ExpertsInTwos<kFormat>::Launch(args, max_tiles, stream);
+  args.max_tiles = max_tiles;
+  args.row_blocks = (tiles + args.block_tiles - 1) / args.block_tiles;
+  if (args.tile_rows > kFewestTokens) {
+    return ExpertsInTwos<kFormat>::Launch(args, max_tiles, stream);
+  }
+  return args.row_blocks * max_tiles <= sms ? ExpertsAlone<kFormat>::Launch(args, max_tiles, stream)
+                                            : ExpertsInTurns<kFormat>::Launch(args, sms, stream);
 }
 
 // One translation unit each; cudaErrorInvalidValue for other formats.
