@@ -32,7 +32,7 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
                                      .tiles = args.tiles,
                                      .tile_rows = args.tile_rows,
                                      .bias = args.bias,
-                                     .block_tiles = gemm::kBlockTiles};
+                                     .max_tiles = args.max_tiles};
   const auto launch = [&] {
     switch (args.experts.format) {
       case TileFormat::kF16:
@@ -57,7 +57,7 @@ cudaError_t sm90::LaunchExpertGemm(const ExpertMatmulArgs& args, const DeviceTra
         return gemm::LaunchExpertsOfGroupBooks;
     }
   }();
-  return launch(params, args.max_tiles, device.sms, stream);
+  return launch(params, device.sms, stream);
 }
 
 cudaError_t sm90::PrepareExpertGemmKernels() {

@@ -27,10 +27,11 @@ struct ExpertParams {
   // Entries of fewer rows are the last, or only, ones of their expert.
   int tile_rows;
   const float* bias;
-  int block_tiles;
-  // Entries of `tiles`, and blocks of an entry.
+  // Entries of `tiles`.
   int max_tiles;
-  int row_blocks;
+  // Set by the launch: row tiles of a block, and blocks of an entry.
+  int block_tiles = 0;
+  int row_blocks = 0;
 };
 
 // The tasks of a block: the rows of an entry by the row tiles of block `row_block` of the entry's,
@@ -141,9 +142,8 @@ struct ExpertShapes {
                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 kExpertKernelBytes<kFormat, Shapes...>);
   }
-  static cudaError_t Launch(const ExpertParams& args, int max_tiles, cudaStream_t stream) {
-    const int tiles = args.product.matrices[0].row_tiles();
-    const dim3 grid((tiles + args.block_tiles - 1) / args.block_tiles, max_tiles);
+  static cudaError_t Launch(const ExpertParams& args, cudaStream_t stream) {
+    const dim3 grid(args.row_blocks, args.max_tiles);
     return cuda::Launch(ExpertKernel<kFormat, Shapes...>, grid, kThreads,
                         kExpertKernelBytes<kFormat, Shapes...>, stream, args);
   }
@@ -178,48 +178,41 @@ cudaError_t PrepareExperts() {
 }
 
 template <TileFormat kFormat>
-cudaError_t LaunchExperts(ExpertParams args, int max_tiles, int sms, cudaStream_t stream) {
-  if (args.tile_rows > kFewTokens) {
-    return ExpertsOfManyRows<kFormat>::Launch(args, max_tiles, stream);
-  }
+cudaError_t LaunchExperts(ExpertParams args, int sms, cudaStream_t stream) {
+  const int tiles = args.product.matrices[0].row_tiles();
+  const bool many = args.tile_rows > kFewTokens;
   // A block's time beside that of its row tiles, in row tiles: its activations and, as a warp takes
   // as long for one row tile as all warps for theirs, the dequantising of super-blocks.
   constexpr int kOverhead = HasSuperBlocks(kFormat) ? kBlockTiles : 2;
-  const int tiles = args.product.matrices[0].row_tiles();
-  args.block_tiles = EvenBlockTiles(tiles, max_tiles, sms, kBlockTiles, kOverhead);
-  args.max_tiles = max_tiles;
+  args.block_tiles =
+      many ? kBlockTiles : EvenBlockTiles(tiles, args.max_tiles, sms, kBlockTiles, kOverhead);
   args.row_blocks = (tiles + args.block_tiles - 1) / args.block_tiles;
-  if (args.tile_rows > kFewestTokens) {
-    return ExpertsInTwos<kFormat>::Launch(args, max_tiles, stream);
-  }
-  return args.row_blocks * max_tiles <= sms ? ExpertsAlone<kFormat>::Launch(args, max_tiles, stream)
-                                            : ExpertsInTurns<kFormat>::Launch(args, sms, stream);
+  if (many) return ExpertsOfManyRows<kFormat>::Launch(args, stream);
+  if (args.tile_rows > kFewestTokens) return ExpertsInTwos<kFormat>::Launch(args, stream);
+  return args.row_blocks * args.max_tiles <= sms
+             ? ExpertsAlone<kFormat>::Launch(args, stream)
+             : ExpertsInTurns<kFormat>::Launch(args, sms, stream);
 }
 
 // One translation unit each; cudaErrorInvalidValue for other formats.
-cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                  cudaStream_t stream);
+cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareExpertsOfBlocks();
-cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream);
+cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareExpertsOfRareBlocks();
-cudaError_t LaunchExpertsOfSuperBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                       cudaStream_t stream);
+cudaError_t LaunchExpertsOfSuperBlocks(const ExpertParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareExpertsOfSuperBlocks();
-cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream);
+cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareExpertsOfLevelBooks();
-cudaError_t LaunchExpertsOfGroupBooks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream);
+cudaError_t LaunchExpertsOfGroupBooks(const ExpertParams& args, int sms, cudaStream_t stream);
 cudaError_t PrepareExpertsOfGroupBooks();
 
 // Launches, or prepares, the kernels of formats kFormats.
 template <TileFormat... kFormats>
-cudaError_t LaunchExpertsOf(const ExpertParams& args, int max_tiles, int sms, cudaStream_t stream) {
+cudaError_t LaunchExpertsOf(const ExpertParams& args, int sms, cudaStream_t stream) {
   cudaError_t error = cudaErrorInvalidValue;
   const auto launch_if = [&]<TileFormat kFormat>() {
     if (args.product.matrices[0].format != kFormat) return;
-    error = LaunchExperts<kFormat>(args, max_tiles, sms, stream);
+    error = LaunchExperts<kFormat>(args, sms, stream);
   };
   (launch_if.template operator()<kFormats>(), ...);
   return error;

@@ -3,8 +3,7 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                  cudaStream_t stream) {
+cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int sms, cudaStream_t stream) {
   return LaunchExpertsOf<TileFormat::kF16, TileFormat::kQ8_0, TileFormat::kQ5_0>(args, max_tiles,
                                                                                  sms, stream);
 }

@@ -3,10 +3,9 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchExpertsOfGroupBooks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream) {
+cudaError_t LaunchExpertsOfGroupBooks(const ExpertParams& args, int sms, cudaStream_t stream) {
   return LaunchExpertsOf<TileFormat::kIQ2_XXS, TileFormat::kIQ2_XS, TileFormat::kIQ2_S,
-                         TileFormat::kIQ3_XXS, TileFormat::kIQ3_S>(args, max_tiles, sms, stream);
+                         TileFormat::kIQ3_XXS, TileFormat::kIQ3_S>(args, sms, stream);
 }
 
 cudaError_t PrepareExpertsOfGroupBooks() {

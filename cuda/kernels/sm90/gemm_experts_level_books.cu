@@ -3,10 +3,9 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream) {
+cudaError_t LaunchExpertsOfLevelBooks(const ExpertParams& args, int sms, cudaStream_t stream) {
   return LaunchExpertsOf<TileFormat::kMXFP4, TileFormat::kIQ4_XS, TileFormat::kIQ4_NL,
-                         TileFormat::kNVFP4>(args, max_tiles, sms, stream);
+                         TileFormat::kNVFP4>(args, sms, stream);
 }
 
 cudaError_t PrepareExpertsOfLevelBooks() {

@@ -3,8 +3,7 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                      cudaStream_t stream) {
+cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int sms, cudaStream_t stream) {
   return LaunchExpertsOf<TileFormat::kQ4_0, TileFormat::kQ4_1, TileFormat::kQ5_1>(args, max_tiles,
                                                                                   sms, stream);
 }

@@ -3,10 +3,9 @@
 
 namespace orcd::cuda::gemm {
 
-cudaError_t LaunchExpertsOfSuperBlocks(const ExpertParams& args, int max_tiles, int sms,
-                                       cudaStream_t stream) {
+cudaError_t LaunchExpertsOfSuperBlocks(const ExpertParams& args, int sms, cudaStream_t stream) {
   return LaunchExpertsOf<TileFormat::kQ2_K, TileFormat::kQ4_K, TileFormat::kQ5_K,
-                         TileFormat::kQ6_K>(args, max_tiles, sms, stream);
+                         TileFormat::kQ6_K>(args, sms, stream);
 }
 
 cudaError_t PrepareExpertsOfSuperBlocks() {
