@@ -4,8 +4,7 @@
 namespace orcd::cuda::gemm {
 
 cudaError_t LaunchExpertsOfBlocks(const ExpertParams& args, int sms, cudaStream_t stream) {
-  return LaunchExpertsOf<TileFormat::kF16, TileFormat::kQ8_0, TileFormat::kQ5_0>(args, max_tiles,
-                                                                                 sms, stream);
+  return LaunchExpertsOf<TileFormat::kF16, TileFormat::kQ8_0, TileFormat::kQ5_0>(args, sms, stream);
 }
 
 cudaError_t PrepareExpertsOfBlocks() {
