@@ -80,7 +80,12 @@ struct BlockShape {
   static constexpr bool kCrowded = kResidents > 1 || kGroups > 2;
   // Registers of a consumer thread, setmaxnreg; producer warps give up theirs.
   static constexpr int kConsumerRegisters = !kCrowded ? 240 : kResidents > 1 ? 104 : 88;
-  static constexpr int kProducerRegisters = kResidents > 1 ? 40 : 24;
+  static constexpr int kProducerRegisters = kResidents > 1 ? 32 : 24;
+  // Of a thread when the block begins. Were they fewer than setmaxnreg asks for, it would wait for
+  // ever.
+  static constexpr int kLaunchRegisters = 65536 / (kResidents * kThreads) / 8 * 8;
+  static_assert(kGroups * kConsumerRegisters + kProducerRegisters <=
+                (kGroups + 1) * kLaunchRegisters);
   // True if the next weights are dequantised into registers of their own while the wgmmas of the
   // last ones run. False: they wait until tensor cores have read the last ones; with many warps,
   // tensor cores then run other warps' wgmmas. (If registers do not suffice, the assembler
