@@ -272,7 +272,8 @@ struct UnitScales {
   uint32_t own[8];
   // Formats with books: the book's address, with LaneOfBook.
   uint32_t book;
-  // Level books without pairs: LevelBytes from 0 and from 8 on. Formats with HasLevelNumbers: MagnitudeBytes.
+  // Level books without pairs: LevelBytes from 0 and from 8 on. Formats with HasLevelNumbers:
+  // MagnitudeBytes.
   uint32_t levels[2];
 
   // Addend of `scale`, which is d * factors rounded: the rounding error of kQuantZero quants
@@ -583,8 +584,8 @@ __device__ __forceinline__ void PairFragment(const GroupQuants<kFormat>& quants,
   constexpr int kPart = kStep * GroupScales<kFormat>::kParts / kGroupSteps;
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
-    a[pair] = AsBits(
-        __hmul2(AsHalf2(quants.pairs[kStep * 4 + pair]), scales.Scale(kPart, pair % 2)));
+    a[pair] =
+        AsBits(__hmul2(AsHalf2(quants.pairs[kStep * 4 + pair]), scales.Scale(kPart, pair % 2)));
   }
 }
 

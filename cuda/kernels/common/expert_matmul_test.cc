@@ -296,7 +296,7 @@ TEST_P(ExpertFormatTest, RowsAreThoseOfDenseProducts) {
         const int stride = shape.rows + 4;
         const std::vector<float> expected = DenseF32(experts, *counts, inputs, shape.rows, stride);
         for (const int tile_rows : kTileSizes) {
-          for (const int available : {sms(), 17}) {
+          for (const int available : {sms(), 17, 3}) {
             ASSERT_TRUE(SameBits(
                 MultiplyF32(experts, *counts, inputs, tile_rows, available, shape.rows, stride),
                 expected))
@@ -318,7 +318,7 @@ TEST_P(ExpertFormatTest, UnitsAreThoseOfDenseProducts) {
            {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSwiglu}) {
         const std::vector<uint16_t> expected = DenseUnits(experts, *counts, inputs, activation);
         for (const int tile_rows : kTileSizes) {
-          for (const int available : {sms(), 17}) {
+          for (const int available : {sms(), 17, 3}) {
             ASSERT_TRUE(SameBits(MultiplyUnits(experts, *counts, inputs, tile_rows, available,
                                                activation, /*bias=*/nullptr),
                                  expected))

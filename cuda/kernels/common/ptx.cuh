@@ -42,6 +42,9 @@ __device__ __forceinline__ int LoadEarly(const int32_t* global) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
   return value;
 }
+__device__ __forceinline__ float LoadEarly(const float* global) {
+  return __int_as_float(LoadEarly(reinterpret_cast<const int32_t*>(global)));
+}
 
 // *global += value by `red`, without waiting; subnormal numbers count as zeros.
 __device__ __forceinline__ void AddInMemory(float4* global, float4 value) {

@@ -131,8 +131,8 @@ constexpr bool HasBook(TileFormat format) { return HasPairBook(format) || HasGro
 inline constexpr int kFirstBook = static_cast<int>(TileFormat::kIQ4_XS);
 inline constexpr int kBooks = kFormatCount - kFirstBook;
 constexpr int BookNumber(TileFormat format) { return static_cast<int>(format) - kFirstBook; }
-// Weights of a group, bits of its index (or a pair's), and whether the last of eight signs is not in
-// the file; for formats with HasGroupBook.
+// Weights of a group, bits of its index (or a pair's), and whether the last of eight signs is not
+// in the file; for formats with HasGroupBook.
 constexpr int GroupWeights(TileFormat format) { return format >= TileFormat::kIQ3_XXS ? 4 : 8; }
 constexpr int IndexBits(TileFormat format) {
   if (format == TileFormat::kIQ2_S) return 10;

@@ -54,8 +54,7 @@ const FormatSet& SetOf(TileFormat format) {
 
 // True if a launch takes a matrix of `format` beside one of `other`.
 bool OneLaunchTakes(TileFormat format, TileFormat other) {
-  return format == other ||
-         (!HasBook(format) && SetOf(format).formats == SetOf(other).formats);
+  return format == other || (!HasBook(format) && SetOf(format).formats == SetOf(other).formats);
 }
 
 constexpr int Quotient(int value, int by) { return (value + by - 1) / by; }

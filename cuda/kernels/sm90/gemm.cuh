@@ -262,7 +262,8 @@ __device__ __forceinline__ void ProduceWeights(const MatmulParams& args, const B
 template <TileFormat kFormat, typename S>
 __device__ __forceinline__ void ProduceX(const MatmulParams& args, const BlockTile& block,
                                          int end_token, const Range& range, uint32_t shared,
-                                         Rings<kFormat, S>& rings, PipelineStage<S::kXStages>& stage) {
+                                         Rings<kFormat, S>& rings,
+                                         PipelineStage<S::kXStages>& stage) {
   const int x_bytes = XBytes(min(S::kTokens, end_token - block.first_token));
   const int64_t x_stride = XBytes(args.x.tokens);
   const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x.data) + XBytes(block.first_token) +
@@ -578,12 +579,11 @@ __device__ __forceinline__ void MultiplyTasks(Tasks tasks, uint8_t* shared,
             added[0] = of_row[0];
             added[1] = of_row[8];
           }
-          StoreUnits<S::kTokens>(args, first_tile, tiles, block.first_token, group, out, c,
-                                 [&](float gate, float up) {
-                                   return SwiGluUnit(fmaf(gate, factor, added[0]),
-                                                     fmaf(up, factor, added[1]), 1,
-                                                     args.swiglu.activation);
-                                 });
+          StoreUnits<S::kTokens>(
+              args, first_tile, tiles, block.first_token, group, out, c, [&](float gate, float up) {
+                return SwiGluUnit(fmaf(gate, factor, added[0]), fmaf(up, factor, added[1]), 1,
+                                  args.swiglu.activation);
+              });
         } else {
           StoreSwiGlu<S::kTokens>(args, first_tile, tiles, block.first_token, group, out, factor,
                                   c);

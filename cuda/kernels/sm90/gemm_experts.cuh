@@ -5,8 +5,12 @@
 // taken. Blocks of one entry, and entries of one expert, run close in time, so that weights are
 // read from memory once. Entries without rows end at once. A block can read nothing before the
 // kernel ahead of it has ended, which writes the list. Warps, pipeline and loop are gemm.cuh's.
-//   Shapes    up to 64 rows an entry: 128 x 32 alone on an SM if no SM has two blocks; else 128 x
-//             32 and 128 x 64, two blocks an SM. More rows: 128 x 64, 128 x 128 and 128 x 256.
+//
+// ExpertTurnsKernel<format, tile shape>: as many blocks as the SMs take at once, which take these
+// tasks in turn. A block's producers are at the next task while its consumers are at the last one.
+//   Shapes    up to 32 rows an entry: 128 x 32, alone on an SM if no SM has two blocks; else in
+//             turns, two blocks an SM. Up to 64 rows: 128 x 32 and 128 x 64, two blocks an SM. More
+//             rows: 128 x 64, 128 x 128 and 128 x 256.
 //   Epilogue  F32 rows from registers; or SwiGLU, with a bias before the activation.
 //   Floor     the weights of chosen experts once from memory; 2 * rows * columns FLOP an entry's
 //             row, and those of the rows up to the shape's.
@@ -34,8 +38,8 @@ struct ExpertParams {
   int row_blocks = 0;
 };
 
-// The tasks of a block: the rows of an entry by the row tiles of block `row_block` of the entry's,
-// and if kInTurns those that follow it by as many as the grid has blocks.
+// The tasks of a block: an entry's rows by the row tiles of one of its blocks, and if kInTurns also
+// each that follows the last one by as many as the grid has blocks.
 template <TileFormat kFormat, bool kInTurns>
 struct ExpertTasks {
   static constexpr bool kMany = kInTurns;
@@ -43,10 +47,8 @@ struct ExpertTasks {
   MatmulParams product;
   BlockTile block = {};
   BlockWork work = {};
-  // Of the entry's first blocks, and the entry that follows the task's.
-  int number = 0;
-  ExpertTile next = {};
 
+  // `tile`: the first task's entry.
   __device__ __forceinline__ ExpertTasks(const ExpertParams& params, const ExpertTile& tile,
                                          int row_block)
       : args(params), product(params.product) {
@@ -54,17 +56,16 @@ struct ExpertTasks {
     product.splits = 1;
     product.weights_are_new = false;
     product.matrices[0].format = kFormat;
-    number = static_cast<int>(blockIdx.x);
     Set(tile, row_block);
-    if constexpr (kInTurns) next = Following();
+    if constexpr (kInTurns) next_tile_ = Following();
   }
 
   __device__ __forceinline__ bool Next() {
     if constexpr (!kInTurns) return false;
-    if (next.rows == 0) return false;
-    number += static_cast<int>(gridDim.x);
-    Set(next, number % args.row_blocks);
-    next = Following();
+    if (next_tile_.rows == 0) return false;
+    number_ += static_cast<int>(gridDim.x);
+    Set(next_tile_, number_ % args.row_blocks);
+    next_tile_ = Following();
     return true;
   }
 
@@ -75,17 +76,22 @@ struct ExpertTasks {
     product.tokens = tile.first_row + tile.rows;
     const int first_tile = row_block * args.block_tiles;
     block = {first_tile, tile.first_row};
-    work = {.end_tile = min(first_tile + args.block_tiles, matrix.row_tiles()),
-            .split = 0,
-            .x_end = (product.tokens + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign,
-            .reads_once = tile.rows < args.tile_rows,
-            .bias = args.bias == nullptr ? nullptr : args.bias + int64_t{tile.expert} * matrix.rows};
+    work = {
+        .end_tile = min(first_tile + args.block_tiles, matrix.row_tiles()),
+        .split = 0,
+        .x_end = (product.tokens + kExpertRowAlign - 1) / kExpertRowAlign * kExpertRowAlign,
+        .reads_once = tile.rows < args.tile_rows,
+        .bias = args.bias == nullptr ? nullptr : args.bias + int64_t{tile.expert} * matrix.rows};
   }
   // Entries with rows are the first.
   __device__ __forceinline__ ExpertTile Following() const {
-    const int entry = (number + static_cast<int>(gridDim.x)) / args.row_blocks;
+    const int entry = (number_ + static_cast<int>(gridDim.x)) / args.row_blocks;
     return entry < args.max_tiles ? args.tiles[entry] : ExpertTile{};
   }
+
+  // The task's among those of all entries, and the next one's entry: loaded a task ahead.
+  int number_ = static_cast<int>(blockIdx.x);
+  ExpertTile next_tile_ = {};
 };
 
 // Multiplies the rows of `tile` and returns true, if the shape holds them.
@@ -107,7 +113,7 @@ __global__ void __launch_bounds__(First::kThreads, First::kResidents)
       std::max({sizeof(Rings<kFormat, First>), sizeof(Rings<kFormat, More>)...});
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ uint64_t barriers[kBarrierBytes / sizeof(uint64_t)];
-  // Before MultiplyTiles does, so that the next kernel's blocks need not wait for the list.
+  // Before MultiplyTasks does, so that the next kernel's blocks need not wait for the list.
   LaunchDependents();
   WaitForDependency();
   const ExpertTile tile = args.tiles[blockIdx.y];

@@ -4,7 +4,8 @@
 namespace orcd::cuda::gemm {
 
 cudaError_t LaunchExpertsOfRareBlocks(const ExpertParams& args, int sms, cudaStream_t stream) {
-  return LaunchExpertsOf<TileFormat::kQ4_0, TileFormat::kQ4_1, TileFormat::kQ5_1>(args, sms, stream);
+  return LaunchExpertsOf<TileFormat::kQ4_0, TileFormat::kQ4_1, TileFormat::kQ5_1>(args, sms,
+                                                                                  stream);
 }
 
 cudaError_t PrepareExpertsOfRareBlocks() {

@@ -1,5 +1,5 @@
-// Instances of the GEMM kernel of gemm.cuh for IQ4_XS followed by Q5_K, which files give to the values
-// of all layers, and for IQ4_XS alone.
+// Instances of the GEMM kernel of gemm.cuh for IQ4_XS followed by Q5_K, which files give to the
+// values of all layers, and for IQ4_XS alone.
 #include "cuda/kernels/sm90/gemm.cuh"
 
 namespace orcd::cuda::gemm {

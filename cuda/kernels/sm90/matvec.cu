@@ -45,9 +45,10 @@ constexpr auto& kSets =
             FormatBit(TileFormat::kQ5_0), FormatBit(TileFormat::kIQ4_NL),
             FormatBit(TileFormat::kQ4_K), FormatBit(TileFormat::kQ5_K),
             FormatBit(TileFormat::kQ6_K), matvec::kQ4KM, matvec::kQ5KM, matvec::kSmallQ4KM,
-            matvec::kIq4XsM, matvec::kDeltaInputs, matvec::kIq4XsDeltaInputs, matvec::kMxfp4Q8, FormatBit(TileFormat::kNVFP4),
-            matvec::kIq3M, FormatBit(TileFormat::kIQ3_XXS), FormatBit(TileFormat::kIQ2_S),
-            FormatBit(TileFormat::kIQ2_XS), FormatBit(TileFormat::kIQ2_XXS), matvec::kAllFormats>;
+            matvec::kIq4XsM, matvec::kDeltaInputs, matvec::kIq4XsDeltaInputs, matvec::kMxfp4Q8,
+            FormatBit(TileFormat::kNVFP4), matvec::kIq3M, FormatBit(TileFormat::kIQ3_XXS),
+            FormatBit(TileFormat::kIQ2_S), FormatBit(TileFormat::kIQ2_XS),
+            FormatBit(TileFormat::kIQ2_XXS), matvec::kAllFormats>;
 
 // Returns the first set that contains all of `formats`.
 const FormatSet& SetOf(uint32_t formats) {

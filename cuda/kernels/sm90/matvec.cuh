@@ -57,13 +57,12 @@ inline constexpr uint32_t kSmallQ4KM =
 inline constexpr uint32_t kIq4XsM =
     FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kQ5_K) | FormatBit(TileFormat::kQ6_K);
 inline constexpr uint32_t kIq3M = FormatBit(TileFormat::kIQ3_S) | kQ4KM;
-// The inputs of delta nets: in files of K-quants qkv is better than the rest, and the factors are of
-// Q8_0 or not quantised.
+// The inputs of delta nets: in files of K-quants qkv is better than the rest, and the factors are
+// of Q8_0 or not quantised.
 inline constexpr uint32_t kDeltaInputs = kQ5KM | FormatBit(TileFormat::kQ4_K) |
                                          FormatBit(TileFormat::kQ8_0) | FormatBit(TileFormat::kF16);
-inline constexpr uint32_t kIq4XsDeltaInputs = FormatBit(TileFormat::kIQ4_XS) |
-                                              FormatBit(TileFormat::kQ8_0) |
-                                              FormatBit(TileFormat::kF16);
+inline constexpr uint32_t kIq4XsDeltaInputs =
+    FormatBit(TileFormat::kIQ4_XS) | FormatBit(TileFormat::kQ8_0) | FormatBit(TileFormat::kF16);
 inline constexpr uint32_t kMxfp4Q8 = FormatBit(TileFormat::kMXFP4) | FormatBit(TileFormat::kQ8_0);
 inline constexpr uint32_t kAllFormats = ~0u;
 

@@ -7,8 +7,8 @@
 //   Warps     up to 20 consumer warps, one producer warp, and rings of their own, as in matvec.cuh.
 //   Books     As in matvec.cuh, filled before the kernel ahead has ended.
 //   Order     Gate and up let the next kernel begin once the kernel ahead has ended, so that it can
-//             read the list: the weights of `down` are on their way while gate and up are
-//             multiplied.
+//             read the list and the choices' weights: the weights of `down` are on their way while
+//             gate and up are multiplied.
 //   Floor     the weights of the chosen experts once from memory. Qwen3-30B-A3B Q4_K: gate and up
 //             14.2 MB, 4.6 µs at 3.05 TB/s; `down` 7.1 MB, 2.3 µs. gpt-oss-20b MXFP4: 35 MB, 11.6
 //             µs; 17.6 MB, 5.8 µs.
@@ -76,7 +76,10 @@ struct ExpertTask {
 // The expert of a list entry; -1: it has no rows.
 __device__ __forceinline__ int ExpertOf(const ExpertMatvecParams& params, int entry) {
   const ExpertTile& tile = params.tiles[entry];
-  return LoadEarly(&tile.rows) > 0 ? LoadEarly(&tile.expert) : -1;
+  // Both loads are in flight together.
+  const int rows = LoadEarly(&tile.rows);
+  const int expert = LoadEarly(&tile.expert);
+  return rows > 0 ? expert : -1;
 }
 
 // Body of the producer warp: lane w keeps the ring of warp w full, as Produce does.
@@ -165,17 +168,20 @@ __global__ void __launch_bounds__(kResidentWarps * 32)
 
   const uint32_t x = SharedAddress(shared) + shape.tile_warps * shape.stages * shape.stage_bytes;
   FillBooks<kFormats>(shape, shared);
+  // Lane j has those of entry j.
+  int listed = -1;
+  float weight = 0;
+  const auto read_list = [&] {
+    if (lane >= params.max_tiles) return;
+    listed = ExpertOf(params, lane);
+    if (params.sum.out != nullptr) weight = LoadEarly(params.sum.weights + lane);
+  };
+  if (knows_list) read_list();
   WaitForDependency();
   if (!knows_list) LaunchDependents();
   CopyExpertRows(params, x);
   CommitCopies();
-  // Lane j has those of entry j.
-  int listed = -1;
-  float weight = 0;
-  if (lane < params.max_tiles) {
-    listed = ExpertOf(params, lane);
-    if (params.sum.out != nullptr) weight = __ldcg(params.sum.weights + lane);
-  }
+  if (!knows_list) read_list();
   AwaitCopies<0>();
   ConsumerSync();
   if (warp >= shape.tile_warps) return;
