@@ -81,7 +81,7 @@ struct BlockShape {
   // Registers of a consumer thread, setmaxnreg; producer warps give up theirs.
   static constexpr int kConsumerRegisters = !kCrowded ? 240 : kResidents > 1 ? 104 : 88;
   static constexpr int kProducerRegisters = kResidents > 1 ? 32 : 24;
-  // Of a thread when the block begins. Were they fewer than setmaxnreg asks for, it would wait for
+  // A thread's when the block begins. Were they fewer than setmaxnreg asks for, it would wait for
   // ever.
   static constexpr int kLaunchRegisters = 65536 / (kResidents * kThreads) / 8 * 8;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <=
