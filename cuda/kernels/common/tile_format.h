@@ -232,9 +232,9 @@ constexpr BitPlace PlaceOfBit(int quant_bits, int pair, int bit) {
   return {first_word + 1, (last ? 8 : 6) + bit - 4};
 }
 
-// Position of a bit of half `half` of a pair, for formats with QuantBits. Pair books: a pair
-// is a byte. Other level books: nibbles are in the order in which a byte permutation looks up four
-// at a time.
+// Position of a bit of half `half` of a pair, for formats with QuantBits. Pair books: a pair is a
+// byte. Other level books: nibbles are in the order in which a byte permutation looks up four at a
+// time.
 constexpr BitPlace PlaceOfQuantBit(TileFormat format, int pair, int half, int bit) {
   if (HasPairBook(format)) return {pair / 4, pair % 4 * 8 + half * 4 + bit};
   if (HasLevelBook(format)) return {pair / 4, pair % 4 / 2 * 16 + half * 8 + pair % 2 * 4 + bit};

@@ -15,8 +15,7 @@
 //   Barriers  full[stage], where all threads' copies of activations arrive, behind the weights; so
 //             a warp may be two steps of 64 columns ahead of others.
 //   Books     of formats with books: 32 KB of shared memory (books.cuh), which the block fills
-//   while
-//             its first copies are on their way.
+//             while its first copies are on their way.
 //   Loop      a warp dequantises a step of 16 columns into A fragments in registers while the
 //             mma.m16n8k16 of the step before run, and loads the next 64 columns before the last of
 //             them; B by ldmatrix (KeepsColumns: by loads of the columns that a lane has of the
