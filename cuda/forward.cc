@@ -38,10 +38,12 @@ int64_t F16Bytes(const TiledMatrix& matrix) {
   return int64_t{matrix.row_tiles()} * kTileRows * RoundUp(matrix.cols, kActivationCols) * 2;
 }
 
-// True if products of up to `tokens` tokens take weights of the format as they are.
-bool TakesUpTo(const KernelSet& kernels, TileFormat format, int tokens) {
-  return tokens <= kMatvecTokens ||
-         (kernels.gemm_takes(format, kMatvecTokens + 1) && kernels.gemm_takes(format, tokens));
+// True if products of up to `tokens` tokens take the weights as they are.
+bool TakesUpTo(const KernelSet& kernels, const TiledMatrix& matrix, int tokens) {
+  if (kernels.matvec_takes({.matrices = {matrix}, .num_matrices = 1, .tokens = tokens}))
+    return true;
+  return kernels.gemm_takes(matrix.format, kMatvecTokens + 1) &&
+         kernels.gemm_takes(matrix.format, tokens);
 }
 
 // Index of `rope` among `ropes`, which have it.
@@ -148,9 +150,9 @@ ForwardBuffers::ForwardBuffers(const ModelSpec& spec, const DeviceWeights& weigh
   const auto dequantise = [&](std::initializer_list<const TiledMatrix*> matrices) {
     int64_t together = 0;
     for (const TiledMatrix* matrix : matrices) {
-      const bool in_place = matrix->rows == 0 || matrix->format == TileFormat::kF16 ||
-                            (limits.kernels != nullptr &&
-                             TakesUpTo(*limits.kernels, matrix->format, limits.max_tokens));
+      const bool in_place =
+          matrix->rows == 0 || matrix->format == TileFormat::kF16 ||
+          (limits.kernels != nullptr && TakesUpTo(*limits.kernels, *matrix, limits.max_tokens));
       if (!in_place) together += F16Bytes(*matrix);
     }
     if (together == 0) return;
@@ -358,7 +360,7 @@ absl::Status Forward::Multiply(const Step& step, MatmulArgs args) {
   if (product.tokens == 0) product.tokens = step.shape.tokens;
   args.model_formats = weights_.formats();
   args.stream_k = buffers_.stream_k;
-  if (product.tokens <= kMatvecTokens) {
+  if (kernels_.matvec_takes(product)) {
     ORCD_RETURN_IF_CUDA_ERROR(kernels_.matvec(args, device_, step.stream), "a product");
     return absl::OkStatus();
   }

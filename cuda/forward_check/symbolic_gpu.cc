@@ -641,7 +641,7 @@ void SymbolicGpu::Perform(const DecodeAttentionArgs& args) {
 void SymbolicGpu::Perform(const MatvecArgs& args) {
   Launch launch(*this, "a product of few tokens");
   const int cols = args.product.matrices[0].cols;
-  if (args.product.tokens > kMatvecTokens) launch.Complain("has too many");
+  if (!kernels_.matvec_takes(args.product)) launch.Complain("has too many");
   if (const auto* const x = std::get_if<Activations>(&args.prologue)) {
     Multiply(launch, args, launch.Whole(x->data, ActivationBytes(x->tokens, cols), "its input"));
     return;
@@ -651,7 +651,7 @@ void SymbolicGpu::Perform(const MatvecArgs& args) {
 
 void SymbolicGpu::Perform(const GemmArgs& args) {
   Launch launch(*this, "a product of many tokens");
-  if (args.product.tokens <= kMatvecTokens) launch.Complain("has too few");
+  if (kernels_.matvec_takes(args.product)) launch.Complain("has too few");
   const auto& x = std::get<Activations>(args.prologue);
   const Symbol input =
       launch.Whole(x.data, ActivationBytes(x.tokens, args.product.matrices[0].cols), "its input");
@@ -689,7 +689,7 @@ namespace {
 // Returns why no kernel of a set that fuses nothing takes the arguments; null if one does.
 const char* UnfusedProblem(const KernelSet& kernels, const MatmulArgs& args) {
   const auto& p = args.product;
-  const bool few = p.tokens <= kMatvecTokens;
+  const bool few = kernels.matvec_takes(p);
   const auto* const x = std::get_if<Activations>(&args.prologue);
   if (x == nullptr) return "normalises its input";
   if (x->tokens < p.tokens || (few && x->tokens != kMatvecTokens)) {

@@ -91,9 +91,6 @@ struct GroupBook<TileFormat::kIQ3_S> {
   static constexpr int Level(int index, int i) { return code_books::kIQ3_S[index] >> (4 * i) & 7; }
 };
 
-inline constexpr int kBookBytes = 32 * 1024;
-// Bits of indices are set in addresses that begin with the book's.
-inline constexpr int kBookAlignment = 128;
 // Bytes from one low byte of an index to the next.
 inline constexpr int kLowIndexStride = kBookBytes >> 8;
 static_assert(kLowIndexStride == kBookAlignment);

@@ -486,6 +486,12 @@ TEST_F(ExpertProductTest, ABiasIsAddedBeforeTheActivation) {
                        << static_cast<int>(activation) << ", tiles of " << tile_rows << " rows");
           const std::vector<uint16_t> units =
               MultiplyUnits(experts, *counts, inputs, tile_rows, sms(), activation, bias.data());
+          for (const int available : {17, 3}) {
+            ASSERT_TRUE(SameBits(MultiplyUnits(experts, *counts, inputs, tile_rows, available,
+                                               activation, bias.data()),
+                                 units))
+                << available << " SMs";
+          }
           int64_t written = 0;
           for (const uint16_t unit : units) written += IsPoison(unit) ? 0 : 1;
           int64_t expected = 0;

@@ -175,7 +175,8 @@ enum class OneToken : uint8_t {
   kNo,
   // Gate and up: all tiles multiply row 0, and tile i makes row i of SwiGlu::out.
   kSharedRow,
-  // `down`, right after a product of the same tiles with kSharedRow: tile i multiplies row i.
+  // `down`, right after a product of the same tiles with kSharedRow: tile i multiplies row i. What
+  // that product waited for wrote the tiles and SumOfChoices::weights.
   kOwnRows,
 };
 

@@ -56,11 +56,12 @@ struct KernelSet {
   // Raises the kernels' shared-memory limits; call once per device. `vocab` is the sampler's.
   cudaError_t (*prepare)(const DeviceTraits& device, int vocab);
 
-  // Product for at most kMatvecTokens tokens; `x` is padded to 8 tokens. Any formats. Bound by
-  // reading the weights. It and `gemm` return cudaErrorInvalidValue if there is no such kernel.
+  // Product that matvec_takes; `x` is padded to 8 tokens. Any formats. Bound by reading the
+  // weights. It and `gemm` return cudaErrorInvalidValue if there is no such kernel.
   cudaError_t (*matvec)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
-  // Product for more than kMatvecTokens tokens, of formats that gemm_takes and gemm_takes_behind
-  // allow.
+  // True of one token, and of up to kMatvecTokens if there is room for their `x`.
+  bool (*matvec_takes)(const Product& product);
+  // Product that `matvec` does not take, of formats that gemm_takes and gemm_takes_behind allow.
   cudaError_t (*gemm)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
   // True if `gemm` takes weights of the format for this many tokens; always for kF16. Other weights
   // must first be dequantised to F16.

@@ -139,7 +139,7 @@ class ProductTest : public GpuTest {
   cudaError_t Launch(const MatmulArgs& args, int sms) { return Launch(args, WithSms(sms)); }
   cudaError_t Launch(MatmulArgs args, const DeviceTraits& device) {
     Product& product = args.product;
-    if (product.tokens <= kMatvecTokens) return kernels().matvec(args, device, stream());
+    if (kernels().matvec_takes(product)) return kernels().matvec(args, device, stream());
     if (product.tokens > kMaxPartialsTokens) args.stream_k = StreamK();
     if (kernels().gemm_takes(product.matrices[0].format, product.tokens)) {
       return kernels().gemm(args, device, stream());
@@ -632,16 +632,29 @@ TEST_F(ProductTest, SeveralMatricesAreWhatEachIsAlone) {
   constexpr auto kQ4_K = TensorType::kQ4_K;
   constexpr auto kQ5_K = TensorType::kQ5_K;
   constexpr auto kQ6_K = TensorType::kQ6_K;
-  for (const Types& types :
-       {Types{kQ4_K, kQ4_K, kQ4_K}, Types{kQ4_K, kQ4_K, kQ6_K}, Types{kQ5_0, kQ5_0, kQ8_0},
-        Types{kQ4_K, kQ4_K, kF16}, Types{kQ5_K, kQ5_K, kQ5_K}, Types{kQ5_K, kQ5_K, kQ6_K},
-        Types{kQ5_K, kQ4_K, kQ8_0}, Types{kQ6_K, kQ4_K, kQ6_K}, Types{kQ8_0, kQ5_K, kQ4_K},
-        Types{kF16, kQ6_K, kQ5_K}, Types{kQ4_K, kF16, kF16}, Types{kQ8_0, kF16, kQ8_0},
-        Types{kQ5_0, kQ8_0, kQ4_K}, Types{kF16, kQ5_0, kQ5_0},
-        Types{TensorType::kIQ4_XS, TensorType::kIQ4_XS, kQ5_K},
-        Types{TensorType::kMXFP4, TensorType::kMXFP4, TensorType::kNVFP4},
-        Types{TensorType::kIQ3_S, TensorType::kIQ3_S, kQ4_K},
-        Types{TensorType::kIQ2_S, TensorType::kIQ2_S, TensorType::kIQ3_XXS}}) {
+  constexpr auto kIQ4_XS = TensorType::kIQ4_XS;
+  for (const Types& types : {Types{kQ4_K, kQ4_K, kQ4_K},
+                             Types{kQ4_K, kQ4_K, kQ6_K},
+                             Types{kQ5_0, kQ5_0, kQ8_0},
+                             Types{kQ4_K, kQ4_K, kF16},
+                             Types{kQ5_K, kQ5_K, kQ5_K},
+                             Types{kQ5_K, kQ5_K, kQ6_K},
+                             Types{kQ5_K, kQ4_K, kQ8_0},
+                             Types{kQ6_K, kQ4_K, kQ6_K},
+                             Types{kQ8_0, kQ5_K, kQ4_K},
+                             Types{kF16, kQ6_K, kQ5_K},
+                             Types{kQ4_K, kF16, kF16},
+                             Types{kQ8_0, kF16, kQ8_0},
+                             Types{kQ5_0, kQ8_0, kQ4_K},
+                             Types{kF16, kQ5_0, kQ5_0},
+                             Types{kIQ4_XS, kIQ4_XS, kQ5_K},
+                             Types{kQ5_K, kIQ4_XS, kQ6_K},
+                             Types{kQ8_0, kIQ4_XS, kF16},
+                             Types{kIQ4_XS, kQ6_K, kIQ4_XS},
+                             Types{kIQ4_XS, TensorType::kIQ3_S, kIQ4_XS},
+                             Types{TensorType::kMXFP4, TensorType::kMXFP4, TensorType::kNVFP4},
+                             Types{TensorType::kIQ3_S, TensorType::kIQ3_S, kQ4_K},
+                             Types{TensorType::kIQ2_S, TensorType::kIQ2_S, TensorType::kIQ3_XXS}}) {
     SCOPED_TRACE(::testing::Message()
                  << GetTensorTypeInfo(types[0]).name << ", " << GetTensorTypeInfo(types[1]).name
                  << " and " << GetTensorTypeInfo(types[2]).name);
@@ -914,6 +927,27 @@ TEST_F(ProductTest, FewerWarpsShareABlockWithLargeInputs) {
           << "rows from " << first_row << ", token " << t;
     }
     first_row += part->tiles.rows;
+  }
+}
+
+// So many columns that there is no room for the input of eight tokens: sm90's matvec leaves it to
+// the launches for more.
+TEST_F(ProductTest, InputsBeyondSharedMemoryChangeNoBit) {
+  constexpr int kCols = 16384;
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ4_K, TensorType::kIQ4_XS,
+                                TensorType::kQ4_0, TensorType::kIQ3_S}) {
+    SCOPED_TRACE(GetTensorTypeInfo(type).name);
+    const DeviceMatrix matrix(type, 72, kCols, 84, stream());
+    MatmulArgs args = {.product = {.matrices = {matrix.tiles}, .num_matrices = 1}};
+    for (const int tokens : {2, 3, 8}) {
+      args.product.tokens = tokens;
+      EXPECT_EQ(kernels().matvec_takes(args.product), !kernels().fuses);
+      const Result together = Multiply(args, 0, tokens, sms());
+      for (int t = 0; t < tokens; ++t) {
+        ASSERT_TRUE(SameBits(together.Row(0, t), Multiply(args, t, 1, sms()).Row(0, 0)))
+            << "token " << t << " of " << tokens;
+      }
+    }
   }
 }
 

@@ -301,12 +301,6 @@ __device__ __forceinline__ uint32_t AndOr(uint32_t value, uint32_t mask, uint32_
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
   return result;
 }
-// a b + c, in the pipe of multiplications where an addition of shifted numbers would not be.
-__device__ __forceinline__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t result;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
-  return result;
-}
 // __byte_perm without its mask: no nibble of `order` is above 7.
 __device__ __forceinline__ uint32_t Permute(uint32_t low, uint32_t high, uint32_t order) {
   uint32_t result;

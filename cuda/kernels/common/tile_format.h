@@ -131,6 +131,11 @@ constexpr bool HasBook(TileFormat format) { return HasPairBook(format) || HasGro
 inline constexpr int kFirstBook = static_cast<int>(TileFormat::kIQ4_XS);
 inline constexpr int kBooks = kFormatCount - kFirstBook;
 constexpr int BookNumber(TileFormat format) { return static_cast<int>(format) - kFirstBook; }
+inline constexpr int kBookBytes = 32 * 1024;
+// Bits of indices are set in addresses that begin with the book's.
+inline constexpr int kBookAlignment = 128;
+// Bytes of shared memory that `books` of them take, wherever they begin.
+constexpr int BookRoom(int books) { return books == 0 ? 0 : books * kBookBytes + kBookAlignment; }
 // Weights of a group, bits of its index (or a pair's), and whether the last of eight signs is not
 // in the file; for formats with HasGroupBook.
 constexpr int GroupWeights(TileFormat format) { return format >= TileFormat::kIQ3_XXS ? 4 : 8; }

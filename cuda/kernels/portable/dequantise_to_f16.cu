@@ -4,9 +4,8 @@
 //
 // A warp dequantises four groups of 16 rows by 64 columns of a row tile: loads all of them, waits
 // for the kernel before, and stores. 4 warps per block; no shared memory, no barriers. Floor:
-// quantised bytes read once, 2 bytes per weight written. Formats with group books have one block
-// per row tile, whose warps go on to further groups, since it fills its shared memory with the
-// book.
+// quantised bytes read once, 2 bytes per weight written. Formats with books have one block per row
+// tile, whose warps go on to further groups, since it fills its shared memory with the book.
 #include <cuda_fp16.h>
 
 #include <array>

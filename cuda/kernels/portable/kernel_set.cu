@@ -11,6 +11,7 @@ cudaError_t Prepare(const DeviceTraits& device, int /*vocab*/) {
       {PrepareMatvecKernels(device), PrepareGemmKernels(device), PrepareAttentionKernels(device)});
 }
 
+bool MatvecTakes(const Product& product) { return product.tokens <= kMatvecTokens; }
 bool GemmSums(const Product&) { return false; }
 
 // Tensor cores of different generations sum differently.
@@ -27,6 +28,7 @@ constexpr KernelSet Of(const char* identity, int min_cc, int max_cc, const char*
       .fuses = false,
       .prepare = Prepare,
       .matvec = LaunchMatvec,
+      .matvec_takes = MatvecTakes,
       .gemm = LaunchGemm,
       .gemm_takes = GemmTakes,
       .gemm_takes_behind = GemmTakesBehind,

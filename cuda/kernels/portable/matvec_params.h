@@ -48,7 +48,7 @@ struct Part {
 };
 inline constexpr int kMaxParts = 3;
 
-// The product of one launch: matrices of one set and, where that has group books, of one format.
+// The product of one launch: matrices of one set and, where that has books, of one format.
 struct MatvecParams {
   Part parts[kMaxParts] = {};
   // [column / 8][kMatvecTokens] 16 B.

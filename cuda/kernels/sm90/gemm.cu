@@ -25,7 +25,7 @@ bool OneKernelTakes(const Product& product) {
 
 cudaError_t sm90::LaunchGemm(const MatmulArgs& args, const DeviceTraits& device,
                              cudaStream_t stream) {
-  if (args.product.tokens <= kMatvecTokens || sm90::MatmulProblem(args) != nullptr) {
+  if (sm90::MatvecTakes(args.product) || sm90::MatmulProblem(args) != nullptr) {
     return cudaErrorInvalidValue;
   }
   const MatmulParams params(args);

@@ -29,6 +29,7 @@ const KernelSet kKernels = {
     .fuses = true,
     .prepare = Prepare,
     .matvec = LaunchMatvec,
+    .matvec_takes = MatvecTakes,
     .gemm = LaunchGemm,
     .gemm_takes = GemmTakes,
     .gemm_takes_behind = GemmTakesBehind,

@@ -3,6 +3,8 @@
 #define ORCD_CUDA_KERNELS_SM90_KERNEL_SET_H_
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <variant>
 
 #include "cuda/kernels/common/kernel_set.h"
@@ -47,6 +49,36 @@ cudaError_t LaunchPrefillAttention(const PrefillAttentionArgs& args, const Devic
                                    cudaStream_t stream);
 cudaError_t LaunchSample(const SampleArgs& args, const DeviceTraits& device, cudaStream_t stream);
 
+// Most shared memory of a block of the matvec, and most columns of a stage of its rings.
+inline constexpr int kMatvecSharedBytes = 220 * 1024;
+inline constexpr int kMatvecStageCols = 256;
+
+// Columns of the largest split.
+constexpr int SplitCols(const Product& product) {
+  const int cols = product.matrices[0].cols;
+  int most = 0;
+  for (int split = 0; split < product.splits; ++split) {
+    most = std::max(most, SplitBegin(cols, product.splits, split + 1) -
+                              SplitBegin(cols, product.splits, split));
+  }
+  return most;
+}
+// True if there is room for the input of a split beside books and the rings of one warp. More than
+// one token take the room of eight: 16 bytes a column.
+constexpr bool MatvecTakes(const Product& product) {
+  if (product.tokens <= 1 || product.tokens > kMatvecTokens) return product.tokens <= 1;
+  uint32_t formats = 0;
+  int stage_bytes = 0;
+  for (int i = 0; i < product.num_matrices; ++i) {
+    const TileFormat format = product.matrices[i].format;
+    formats |= FormatBit(format);
+    stage_bytes = std::max(stage_bytes, kMatvecStageCols / UnitCols(format) * UnitBytes(format));
+  }
+  const int books = std::popcount(formats >> kFirstBook);
+  return (SplitCols(product) * 16 + 127) / 128 * 128 + BookRoom(books) + 2 * stage_bytes <=
+         kMatvecSharedBytes;
+}
+
 constexpr bool GemmTakes(TileFormat format, int tokens) {
   switch (format) {
     case TileFormat::kF16:
@@ -84,7 +116,7 @@ constexpr bool GemmSums(const Product& product) {
 // Returns why no kernel takes the arguments; null if one does.
 constexpr const char* MatmulProblem(const MatmulArgs& args) {
   const Product& p = args.product;
-  const bool few = p.tokens <= kMatvecTokens;
+  const bool few = MatvecTakes(p);
   const bool many = p.tokens > kMaxPartialsTokens;
   bool f16 = true;
   for (int i = 0; i < p.num_matrices; ++i) {

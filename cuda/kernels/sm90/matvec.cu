@@ -15,7 +15,7 @@ using matvec::Kernel;
 using matvec::KernelFor;
 using matvec::LaunchShape;
 
-constexpr int kMaxSharedBytes = 220 * 1024;
+constexpr int kMaxSharedBytes = sm90::kMatvecSharedBytes;
 constexpr int kStaticBytes = (sizeof(matvec::RingBarriers) + 127) / 128 * 128;
 // Bytes of all rings of a block that has an SM for itself. More bytes in flight do not arrive
 // sooner, and keep other reads waiting.
@@ -120,7 +120,7 @@ cudaError_t sm90::PrepareMatvecKernels() {
 
 cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& device,
                                cudaStream_t stream) {
-  if (matmul.product.tokens > kMatvecTokens || sm90::MatmulProblem(matmul) != nullptr) {
+  if (!sm90::MatvecTakes(matmul.product) || sm90::MatmulProblem(matmul) != nullptr) {
     return cudaErrorInvalidValue;
   }
   const MatmulParams args(matmul);
@@ -138,11 +138,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
       args.splits == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / args.splits + 1);
   const int tiles_a_block = (tiles + members - 1) / members;
 
-  int split_cols = 0;
-  for (int s = 0; s < args.splits; ++s) {
-    split_cols = std::max(split_cols,
-                          SplitBegin(cols, args.splits, s + 1) - SplitBegin(cols, args.splits, s));
-  }
+  const int split_cols = sm90::SplitCols(args);
   const bool one_token = args.tokens == 1;
   // If the block makes x: the norm's weights (InputShared), a row and the sums.
   int x_bytes = one_token ? split_cols / 8 * matvec::kOneTokenStride : split_cols * 16;
@@ -150,9 +146,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
   const uint32_t books = formats >> kFirstBook;
-  int other_bytes = (x_bytes + 127) / 128 * 128 + std::popcount(books) * kBookBytes;
-  // Books begin at the alignment that their entries need.
-  if (books != 0) other_bytes += kBookAlignment;
+  const int other_bytes = (x_bytes + 127) / 128 * 128 + BookRoom(std::popcount(books));
   int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   int all_rings_stage = 0;
   do {

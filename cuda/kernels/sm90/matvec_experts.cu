@@ -106,9 +106,8 @@ cudaError_t sm90::LaunchExpertMatvec(const ExpertMatmulArgs& args, const DeviceT
   const int block_groups = (groups + device.sms - 1) / device.sms;
   const int rows = params.shares_x ? 1 : params.max_tiles;
   const int x_bytes = (rows + 1) / 2 * matvec::PairBytes(params.matrix.cols);
-  // The book begins at the alignment that its entries need.
   const bool has_book = HasBook(params.matrix.format);
-  const int other_bytes = x_bytes + (has_book ? kBookAlignment + kBookBytes : 0);
+  const int other_bytes = x_bytes + BookRoom(has_book ? 1 : 0);
   LaunchShape shape = {};
   int rounds = (block_groups * group + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   for (;; ++rounds) {

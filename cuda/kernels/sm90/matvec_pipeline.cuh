@@ -9,6 +9,7 @@
 
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "cuda/kernels/sm90/matmul_params.cuh"
 #include "cuda/kernels/sm90/pipeline.cuh"
 
@@ -18,7 +19,7 @@ namespace orcd::cuda::matvec {
 inline constexpr int kMaxWarps = 20;
 // Most stages of a ring, and columns of a stage.
 inline constexpr int kMaxStages = 8;
-inline constexpr int kMaxStageCols = 256;
+inline constexpr int kMaxStageCols = sm90::kMatvecStageCols;
 
 // Launch parameters that all warps share.
 struct LaunchShape {

@@ -1,5 +1,6 @@
-// The portable kernels' launches, for GPUs of every size: blocks, grids and shared memory are what
-// the GPU has. Needs no GPU: calls of the CUDA runtime come here in place of it (CMakeLists.txt).
+// The launches of the portable kernels, for GPUs of every size, and those of sm90's products of few
+// tokens: blocks, grids and shared memory are what the GPU has. Needs no GPU: calls of the CUDA
+// runtime come here in place of it (CMakeLists.txt).
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "cuda/kernels/common/launch.h"
 #include "cuda/kernels/common/predict.h"
 #include "cuda/kernels/portable/kernel_set.h"
+#include "cuda/kernels/sm90/kernel_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -126,10 +128,11 @@ std::vector<NamedGpu> Gpus() {
           {"Later", 130, 200, 227, 228, true}};
 }
 
-class PortableLaunchesTest : public ::testing::TestWithParam<NamedGpu> {
+// Tests of a GPU's launches.
+class LaunchesTest : public ::testing::TestWithParam<NamedGpu> {
  protected:
-  void SetUp() override {
-    const NamedGpu& named = GetParam();
+  // `sets`: of which the GPU takes the one for its compute capability.
+  void Use(const NamedGpu& named, std::span<const KernelSet> sets) {
     gpu_.traits = {.cc = named.cc,
                    .sms = named.sms,
                    .smem_block = named.smem_block_kib * 1024,
@@ -138,7 +141,7 @@ class PortableLaunchesTest : public ::testing::TestWithParam<NamedGpu> {
                    .pdl = named.cc >= 90};
     gpu_.overlaps = named.cc >= 90 && !named.translates;
     gpu = &gpu_;
-    for (const KernelSet& set : portable::KernelSets()) {
+    for (const KernelSet& set : sets) {
       if (set.min_cc <= named.cc && named.cc <= set.max_cc) kernels_ = &set;
     }
     ASSERT_NE(kernels_, nullptr);
@@ -208,6 +211,11 @@ class PortableLaunchesTest : public ::testing::TestWithParam<NamedGpu> {
   const KernelSet* kernels_ = nullptr;
 };
 
+class PortableLaunchesTest : public LaunchesTest {
+ protected:
+  void SetUp() override { Use(GetParam(), portable::KernelSets()); }
+};
+
 INSTANTIATE_TEST_SUITE_P(Gpus, PortableLaunchesTest, ::testing::ValuesIn(Gpus()),
                          [](const auto& info) { return info.param.name; });
 
@@ -232,6 +240,40 @@ TEST_P(PortableLaunchesTest, ProductsOfFewTokens) {
       }
     }
   }
+}
+
+class Sm90LaunchesTest : public LaunchesTest {
+ protected:
+  void SetUp() override { Use(GetParam(), {&sm90::kKernels, 1}); }
+};
+INSTANTIATE_TEST_SUITE_P(Gpus, Sm90LaunchesTest,
+                         ::testing::Values(NamedGpu{"H100", 90, 132, 227, 228},
+                                           NamedGpu{"Slice", 90, 16, 227, 228}),
+                         [](const auto& info) { return info.param.name; });
+
+// Where there is no room for x, the GEMM takes the product, of F16 weights if not of its format.
+TEST_P(Sm90LaunchesTest, ProductsOfFewTokens) {
+  int of_gemm = 0;
+  for (const TileFormat format : Formats()) {
+    for (const MatrixShape& shape : kMatrices) {
+      for (const int tokens : {1, 2, 3, 8}) {
+        MatmulArgs args = Args(format, shape.rows, shape.cols, tokens);
+        const bool takes = kernels().matvec_takes(args.product);
+        if (!takes) {
+          ++of_gemm;
+          if (!kernels().gemm_takes(format, tokens)) {
+            args.product.matrices[0].format = TileFormat::kF16;
+          }
+        }
+        const auto multiply = takes ? kernels().matvec : kernels().gemm;
+        ExpectLaunched(multiply(args, traits(), nullptr), Describe(args));
+        if (args.product.splits > 1) continue;
+        args.epilogue = SwiGlu{.out = {.data = Nowhere<__half>(), .tokens = 8}};
+        ExpectLaunched(multiply(args, traits(), nullptr), Describe(args) + ", SwiGLU");
+      }
+    }
+  }
+  EXPECT_GT(of_gemm, 0);
 }
 
 TEST_P(PortableLaunchesTest, ProductsOfManyTokens) {
