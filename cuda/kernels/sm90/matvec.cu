@@ -147,13 +147,24 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   }
   const uint32_t books = formats >> kFirstBook;
   const int other_bytes = (x_bytes + 127) / 128 * 128 + BookRoom(std::popcount(books));
-  int rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
+  const int fewest_rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   int all_rings_stage = 0;
-  do {
+  // Returns the block's shared memory.
+  const auto set_rings = [&](int rounds) {
     all_rings_stage =
-        SetRings(args, formats, split_cols, tiles_a_block, rounds++, other_bytes, shape);
-    // Fewer warps if the rings do not fit.
-  } while (shape.stages * all_rings_stage + other_bytes > kMaxSharedBytes && shape.tile_warps > 1);
+        SetRings(args, formats, split_cols, tiles_a_block, rounds, other_bytes, shape);
+    return shape.stages * all_rings_stage + other_bytes;
+  };
+  int rounds = fewest_rounds;
+  int bytes = set_rings(rounds);
+  // Fewer warps if a book of pairs leaves no room for the next kernel's block, but not too few.
+  if (one_token && (formats & FormatBit(TileFormat::kIQ4_XS)) != 0) {
+    constexpr int kTwoBytes = kMaxSharedBytesOfTwo - kStaticBytes;
+    while (bytes > kTwoBytes && shape.tile_warps > kFewWarps) bytes = set_rings(++rounds);
+    if (bytes > kTwoBytes) bytes = set_rings(rounds = fewest_rounds);
+  }
+  // Fewer warps if the rings do not fit.
+  while (bytes > kMaxSharedBytes && shape.tile_warps > 1) bytes = set_rings(++rounds);
   int book = (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
              kBookAlignment;
   for (int i = 0; i < kBooks; ++i) {
