@@ -145,7 +145,7 @@ class LaunchesTest : public ::testing::TestWithParam<NamedGpu> {
       if (set.min_cc <= named.cc && named.cc <= set.max_cc) kernels_ = &set;
     }
     ASSERT_NE(kernels_, nullptr);
-    ASSERT_EQ(kernels_->prepare(gpu_.traits, /*vocab=*/1 << 20), cudaSuccess);
+    ASSERT_EQ(kernels_->prepare(gpu_.traits, kernels_->max_vocab), cudaSuccess);
   }
   void TearDown() override {
     EXPECT_GT(gpu_.launches, 0);
