@@ -59,7 +59,7 @@ struct KernelSet {
   // Product that matvec_takes; `x` is padded to 8 tokens. Any formats. Bound by reading the
   // weights. It and `gemm` return cudaErrorInvalidValue if there is no such kernel.
   cudaError_t (*matvec)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);
-  // True of one token, and of up to kMatvecTokens if there is room for their `x`.
+  // True of up to kMatvecTokens tokens, if there is room for their `x`.
   bool (*matvec_takes)(const Product& product);
   // Product that `matvec` does not take, of formats that gemm_takes and gemm_takes_behind allow.
   cudaError_t (*gemm)(const MatmulArgs& args, const DeviceTraits& device, cudaStream_t stream);

@@ -63,10 +63,12 @@ constexpr int SplitCols(const Product& product) {
   }
   return most;
 }
-// True if there is room for the input of a split beside books and the rings of one warp. More than
-// one token take the room of eight: 16 bytes a column.
+// Bytes of 8 columns of the matvec's input in shared memory: of one token twice what they have
+// (matvec_prologue.cuh), and of more than one those of eight.
+constexpr int MatvecInputStride(int tokens) { return tokens == 1 ? 32 : 128; }
+// True if there is room for the input of a split beside books and the rings of one warp.
 constexpr bool MatvecTakes(const Product& product) {
-  if (product.tokens <= 1 || product.tokens > kMatvecTokens) return product.tokens <= 1;
+  if (product.tokens > kMatvecTokens) return false;
   uint32_t formats = 0;
   int stage_bytes = 0;
   for (int i = 0; i < product.num_matrices; ++i) {
@@ -75,8 +77,8 @@ constexpr bool MatvecTakes(const Product& product) {
     stage_bytes = std::max(stage_bytes, kMatvecStageCols / UnitCols(format) * UnitBytes(format));
   }
   const int books = std::popcount(formats >> kFirstBook);
-  return (SplitCols(product) * 16 + 127) / 128 * 128 + BookRoom(books) + 2 * stage_bytes <=
-         kMatvecSharedBytes;
+  const int x_bytes = SplitCols(product) / 8 * MatvecInputStride(product.tokens);
+  return (x_bytes + 127) / 128 * 128 + BookRoom(books) + 2 * stage_bytes <= kMatvecSharedBytes;
 }
 
 constexpr bool GemmTakes(TileFormat format, int tokens) {

@@ -141,7 +141,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   const int split_cols = sm90::SplitCols(args);
   const bool one_token = args.tokens == 1;
   // If the block makes x: the norm's weights (InputShared), a row and the sums.
-  int x_bytes = one_token ? split_cols / 8 * matvec::kOneTokenStride : split_cols * 16;
+  int x_bytes = split_cols / 8 * sm90::MatvecInputStride(args.tokens);
   if (args.norm.residual != nullptr) {
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }

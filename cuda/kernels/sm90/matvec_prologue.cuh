@@ -9,6 +9,7 @@
 #include "cuda/kernels/common/matmul.h"
 #include "cuda/kernels/common/ptx.cuh"
 #include "cuda/kernels/common/reduce.cuh"
+#include "cuda/kernels/sm90/kernel_set.h"
 
 namespace orcd::cuda::matvec {
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ void ConsumerSync() { NamedBarrierSync(1, ConsumerThr
 
 // Stride of 8 columns of x of one token: the eight F16 values are the first half of 32 bytes, so
 // that they can replace the floats of which they are made.
-inline constexpr int kOneTokenStride = 32;
+inline constexpr int kOneTokenStride = sm90::MatvecInputStride(1);
 
 // Copies columns [begin, end) of all tokens of x; 16 bytes are 8 columns of one token. Waits for
 // the kernel before.
