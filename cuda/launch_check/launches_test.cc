@@ -251,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(Gpus, Sm90LaunchesTest,
                                            NamedGpu{"Slice", 90, 16, 227, 228}),
                          [](const auto& info) { return info.param.name; });
 
-// Where there is no room for x, the GEMM takes the product, of F16 weights if not of its format.
+// The GEMM takes what has no room for x, of F16 weights if not of its format.
 TEST_P(Sm90LaunchesTest, ProductsOfFewTokens) {
   int of_gemm = 0;
   for (const TileFormat format : Formats()) {
