@@ -27,6 +27,10 @@ TEST_F(GpuSpeculationTest, EveryDrafterGivesTheSameOutputsOfAHybrid) {
   Digest(range_, 24, orcd::NanoModel({.architecture = "qwen35"})).Check();
 }
 
+TEST_F(GpuSpeculationTest, InterruptionsOfAHybridChangeNoToken) {
+  Digest(range_, 24, orcd::NanoModel({.architecture = "qwen35"})).CheckInterruptions();
+}
+
 TEST_F(GpuSpeculationTest, CheckpointsOfAHybridGiveTheSameOutputs) {
   const DigestRange few = {.first = range_.first, .requests = range_.requests / 4};
   Digest(few, 12, orcd::NanoModel({.architecture = "qwen35"})).CheckCheckpoints();

@@ -4,6 +4,7 @@
 #define ORCD_TESTING_SPECULATION_DIGEST_H_
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runtime/backend/backend.h"
@@ -70,9 +72,11 @@ class DigestSink : public GenerationSink {
     output.text += event.text;
     for (const SampledToken& token : event.logprobs) output.digest.Add(token);
     for (const SampledToken& token : event.prompt_logprobs) output.digest.Add(token);
+    count_ += static_cast<int>(event.tokens.size());
   }
   void OnFinished(const FinishedEvent& event) override {
     end_ = event;
+    ended_ = true;
     finished_.Notify();
   }
   // Waits for the end.
@@ -80,6 +84,9 @@ class DigestSink : public GenerationSink {
     EXPECT_TRUE(finished_.WaitFor(absl::Minutes(2)));
     return *end_;
   }
+  // Tokens so far, and true behind the end.
+  int count() const { return count_; }
+  bool ended() const { return ended_; }
   // After the end.
   const std::vector<int32_t>& tokens(int sample) const { return outputs_[sample].tokens; }
   uint64_t Digest() const {
@@ -113,6 +120,8 @@ class DigestSink : public GenerationSink {
     OutputDigest digest;
   };
   std::vector<Output> outputs_;
+  std::atomic<int> count_ = 0;
+  std::atomic<bool> ended_ = false;
   std::optional<FinishedEvent> end_;
   Event finished_;
 };
@@ -182,6 +191,22 @@ class SpeculationDigest {
         }
         EXPECT_GT(rest.preemptions, 0);
       }
+    }
+  }
+
+  // Requests that are cancelled at random tokens and then resumed: what they give before and behind
+  // is what they give undisturbed.
+  void CheckInterruptions() {
+    RunAlone();
+    if (::testing::Test::HasFailure()) return;
+    for (const bool drafts : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "drafts " << drafts);
+      auto guesser = MakeGuesser(Guessing::kMixed, texts_, vocab(), /*seed=*/1);
+      const auto engine =
+          Start(crowd_, crowd_kv_bytes_, drafts ? 5 : 0, drafts ? std::move(guesser) : nullptr);
+      if (engine == nullptr) return;
+      const std::vector<std::vector<int32_t>> before = Interrupt(*engine);
+      Resume(*engine, before);
     }
   }
 
@@ -334,6 +359,12 @@ class SpeculationDigest {
   // All requests at once; returns the sinks after their ends.
   static std::vector<std::shared_ptr<DigestSink>> RunAll(Engine& engine,
                                                          std::vector<GenerationRequest> requests) {
+    auto sinks = SubmitAll(engine, std::move(requests));
+    for (const auto& sink : sinks) sink->Await();
+    return sinks;
+  }
+  static std::vector<std::shared_ptr<DigestSink>> SubmitAll(
+      Engine& engine, std::vector<GenerationRequest> requests) {
     std::vector<std::shared_ptr<DigestSink>> sinks;
     for (GenerationRequest& request : requests) {
       sinks.push_back(std::make_shared<DigestSink>(request.samples));
@@ -343,7 +374,6 @@ class SpeculationDigest {
       EXPECT_TRUE(submitted.ok()) << submitted;
       if (!submitted.ok()) return {};
     }
-    for (const auto& sink : sinks) sink->Await();
     return sinks;
   }
 
@@ -367,6 +397,7 @@ class SpeculationDigest {
       if (sinks.size() != 1) return;
       EXPECT_TRUE(sinks[0]->Await().status.ok()) << sinks[0]->Await().status;
       expected_.push_back(sinks[0]->Digest());
+      whole_.push_back(sinks[0]->tokens(0));
       for (int sample = 0; sample < request.samples; ++sample) {
         std::vector<int32_t> text = request.prompt;
         const std::vector<int32_t>& tokens = sinks[0]->tokens(sample);
@@ -396,6 +427,69 @@ class SpeculationDigest {
             .hits = stats.checkpoint_hits};
   }
 
+  // Runs all requests, of which most are cancelled. Returns the tokens of those that are to be
+  // resumed; none of others.
+  std::vector<std::vector<int32_t>> Interrupt(Engine& engine) const {
+    std::mt19937 random(static_cast<uint32_t>(first_));
+    std::vector<GenerationRequest> requests;
+    // The token at which a request is cancelled, and those that still are to be.
+    std::vector<int> limits;
+    std::vector<int> waiting;
+    for (int i = 0; i < requests_; ++i) {
+      requests.push_back(MakeRequest(first_ + i));
+      limits.push_back(static_cast<int>(random() % (whole_[i].size() + 1)));
+      if (requests.back().samples == 1 && random() % 4 > 0) waiting.push_back(i);
+    }
+    std::vector<std::vector<int32_t>> before(requests_);
+    const auto sinks = SubmitAll(engine, std::move(requests));
+    while (!waiting.empty()) {
+      std::erase_if(waiting, [&](int i) {
+        if (!sinks[i]->ended() && sinks[i]->count() < limits[i]) return false;
+        engine.Cancel(absl::StrCat(first_ + i), FinishReason::kCancelled, [](bool) {});
+        return true;
+      });
+      absl::SleepFor(absl::Microseconds(100));
+    }
+    int cancelled = 0;
+    for (int i = 0; i < static_cast<int>(sinks.size()); ++i) {
+      if (sinks[i]->Await().reason != FinishReason::kCancelled) {
+        EXPECT_EQ(sinks[i]->Digest(), expected_[i]) << "request " << i;
+        continue;
+      }
+      ++cancelled;
+      const std::vector<int32_t>& tokens = sinks[i]->tokens(0);
+      const std::vector<int32_t>& whole = whole_[i];
+      EXPECT_TRUE(tokens.size() <= whole.size() &&
+                  std::equal(tokens.begin(), tokens.end(), whole.begin()))
+          << "request " << i << " before it is cancelled";
+      if (tokens.size() < whole.size()) before[i] = tokens;
+    }
+    EXPECT_GT(cancelled, requests_ / 8);
+    return before;
+  }
+
+  // Resumes the requests that gave tokens.
+  void Resume(Engine& engine, const std::vector<std::vector<int32_t>>& before) const {
+    std::vector<GenerationRequest> requests;
+    std::vector<int> numbers;
+    for (int i = 0; i < requests_; ++i) {
+      if (before[i].empty()) continue;
+      requests.push_back(MakeRequest(first_ + i));
+      requests.back().resume = before[i];
+      numbers.push_back(i);
+    }
+    const auto sinks = RunAll(engine, std::move(requests));
+    EXPECT_EQ(sinks.size(), numbers.size());
+    EXPECT_GT(sinks.size(), static_cast<size_t>(requests_ / 16));
+    for (size_t n = 0; n < sinks.size(); ++n) {
+      const int i = numbers[n];
+      EXPECT_TRUE(sinks[n]->Await().status.ok()) << sinks[n]->Await().status;
+      const std::vector<int32_t> rest(whole_[i].begin() + static_cast<int64_t>(before[i].size()),
+                                      whole_[i].end());
+      EXPECT_EQ(sinks[n]->tokens(0), rest) << "request " << i << " behind " << before[i].size();
+    }
+  }
+
   // Later backends have this many cells.
   void SetCells(int cells) { state_cache_bytes_ = cells == 0 ? -1 : cells * cell_bytes_; }
 
@@ -410,6 +504,8 @@ class SpeculationDigest {
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<KnownTexts> texts_ = std::make_shared<KnownTexts>();
   std::vector<uint64_t> expected_;
+  // The tokens of the first samples.
+  std::vector<std::vector<int32_t>> whole_;
   int64_t crowd_kv_bytes_ = 0;
   int64_t state_cache_bytes_ = 0;
   int64_t cell_bytes_ = 0;

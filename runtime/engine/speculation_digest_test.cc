@@ -35,6 +35,15 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfModelsThatPredict) 
   }
 }
 
+TEST(SpeculationDigestTest, InterruptionsChangeNoToken) {
+  for (const std::string architecture : {"qwen2", "qwen35"}) {
+    SCOPED_TRACE(architecture);
+    SpeculationDigest(CreateCpuBackend, DigestRange::OfEnvironment(testing::kSanitized ? 12 : 40),
+                      5, NanoModel({.architecture = architecture, .context_length = 512}))
+        .CheckInterruptions();
+  }
+}
+
 TEST(SpeculationDigestTest, CheckpointsGiveTheSameOutputs) {
   SpeculationDigest(NullBackendFactory(), {.requests = testing::kSanitized ? 100 : 200}, 8,
                     NanoHybrid())
