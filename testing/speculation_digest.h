@@ -475,6 +475,8 @@ class SpeculationDigest {
     for (int i = 0; i < requests_; ++i) {
       if (before[i].empty()) continue;
       requests.push_back(MakeRequest(first_ + i));
+      // The first one's id is free only a moment behind its end.
+      requests.back().id += " again";
       requests.back().resume = before[i];
       numbers.push_back(i);
     }
