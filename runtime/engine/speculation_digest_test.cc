@@ -38,7 +38,7 @@ TEST(SpeculationDigestTest, EveryDrafterGivesTheSameOutputsOfModelsThatPredict) 
 TEST(SpeculationDigestTest, InterruptionsChangeNoToken) {
   for (const std::string architecture : {"qwen2", "qwen35"}) {
     SCOPED_TRACE(architecture);
-    SpeculationDigest(CreateCpuBackend, DigestRange::OfEnvironment(testing::kSanitized ? 12 : 40),
+    SpeculationDigest(CreateCpuBackend, DigestRange::OfEnvironment(testing::kSanitized ? 24 : 40),
                       5, NanoModel({.architecture = architecture, .context_length = 512}))
         .CheckInterruptions();
   }
