@@ -40,10 +40,9 @@ int64_t F16Bytes(const TiledMatrix& matrix) {
 
 // True if products of up to `tokens` tokens take the weights as they are.
 bool TakesUpTo(const KernelSet& kernels, const TiledMatrix& matrix, int tokens) {
-  if (kernels.matvec_takes({.matrices = {matrix}, .num_matrices = 1, .tokens = tokens}))
-    return true;
-  return kernels.gemm_takes(matrix.format, kMatvecTokens + 1) &&
-         kernels.gemm_takes(matrix.format, tokens);
+  const Product product = {.matrices = {matrix}, .num_matrices = 1, .tokens = tokens};
+  return kernels.matvec_takes(product) || (kernels.gemm_takes(matrix.format, kMatvecTokens + 1) &&
+                                           kernels.gemm_takes(matrix.format, tokens));
 }
 
 // Index of `rope` among `ropes`, which have it.

@@ -76,7 +76,6 @@ class DigestSink : public GenerationSink {
   }
   void OnFinished(const FinishedEvent& event) override {
     end_ = event;
-    ended_ = true;
     finished_.Notify();
   }
   // Waits for the end.
@@ -86,7 +85,7 @@ class DigestSink : public GenerationSink {
   }
   // Tokens so far, and true behind the end.
   int count() const { return count_; }
-  bool ended() const { return ended_; }
+  bool ended() const { return finished_.notified(); }
   // After the end.
   const std::vector<int32_t>& tokens(int sample) const { return outputs_[sample].tokens; }
   uint64_t Digest() const {
@@ -121,7 +120,6 @@ class DigestSink : public GenerationSink {
   };
   std::vector<Output> outputs_;
   std::atomic<int> count_ = 0;
-  std::atomic<bool> ended_ = false;
   std::optional<FinishedEvent> end_;
   Event finished_;
 };
@@ -442,6 +440,7 @@ class SpeculationDigest {
     }
     std::vector<std::vector<int32_t>> before(requests_);
     const auto sinks = SubmitAll(engine, std::move(requests));
+    if (sinks.empty()) return before;
     while (!waiting.empty()) {
       std::erase_if(waiting, [&](int i) {
         if (!sinks[i]->ended() && sinks[i]->count() < limits[i]) return false;

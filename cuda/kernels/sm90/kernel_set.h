@@ -66,19 +66,26 @@ constexpr int SplitCols(const Product& product) {
 // Bytes of 8 columns of the matvec's input in shared memory: of one token twice what they have
 // (matvec_prologue.cuh), and of more than one those of eight.
 constexpr int MatvecInputStride(int tokens) { return tokens == 1 ? 32 : 128; }
+// The set of the matrices' formats.
+constexpr uint32_t FormatsOf(const Product& product) {
+  uint32_t formats = 0;
+  for (int i = 0; i < product.num_matrices; ++i) formats |= FormatBit(product.matrices[i].format);
+  return formats;
+}
+// Shared memory of a matvec block beside its rings: the input and the formats' books.
+constexpr int BytesBesideRings(int input_bytes, uint32_t formats) {
+  return (input_bytes + 127) / 128 * 128 + BookRoom(std::popcount(formats >> kFirstBook));
+}
 // True if there is room for the input of a split beside books and the rings of one warp.
 constexpr bool MatvecTakes(const Product& product) {
   if (product.tokens > kMatvecTokens) return false;
-  uint32_t formats = 0;
   int stage_bytes = 0;
   for (int i = 0; i < product.num_matrices; ++i) {
     const TileFormat format = product.matrices[i].format;
-    formats |= FormatBit(format);
     stage_bytes = std::max(stage_bytes, kMatvecStageCols / UnitCols(format) * UnitBytes(format));
   }
-  const int books = std::popcount(formats >> kFirstBook);
   const int x_bytes = SplitCols(product) / 8 * MatvecInputStride(product.tokens);
-  return (x_bytes + 127) / 128 * 128 + BookRoom(books) + 2 * stage_bytes <= kMatvecSharedBytes;
+  return BytesBesideRings(x_bytes, FormatsOf(product)) + 2 * stage_bytes <= kMatvecSharedBytes;
 }
 
 constexpr bool GemmTakes(TileFormat format, int tokens) {

@@ -125,8 +125,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   }
   const MatmulParams args(matmul);
   const int tiles = RowTiles(args);
-  uint32_t formats = 0;
-  for (int i = 0; i < args.num_matrices; ++i) formats |= FormatBit(args.matrices[i].format);
+  const uint32_t formats = sm90::FormatsOf(args);
   LaunchShape shape = {};
   const int cols = args.matrices[0].cols;
   const int members = std::min(tiles, std::max(1, device.sms / args.splits));
@@ -145,8 +144,7 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   if (args.norm.residual != nullptr) {
     x_bytes = (split_cols + cols + NormThreads(cols) / 32) * static_cast<int>(sizeof(float));
   }
-  const uint32_t books = formats >> kFirstBook;
-  const int other_bytes = (x_bytes + 127) / 128 * 128 + BookRoom(std::popcount(books));
+  const int other_bytes = sm90::BytesBesideRings(x_bytes, formats);
   const int fewest_rounds = (tiles_a_block + matvec::kMaxWarps - 1) / matvec::kMaxWarps;
   int all_rings_stage = 0;
   // Returns the block's shared memory.
@@ -161,22 +159,24 @@ cudaError_t sm90::LaunchMatvec(const MatmulArgs& matmul, const DeviceTraits& dev
   if (one_token && (formats & FormatBit(TileFormat::kIQ4_XS)) != 0) {
     constexpr int kTwoBytes = kMaxSharedBytesOfTwo - kStaticBytes;
     while (bytes > kTwoBytes && shape.tile_warps > kFewWarps) bytes = set_rings(++rounds);
-    if (bytes > kTwoBytes) bytes = set_rings(rounds = fewest_rounds);
+    if (bytes > kTwoBytes) {
+      rounds = fewest_rounds;
+      bytes = set_rings(rounds);
+    }
   }
   // Fewer warps if the rings do not fit.
   while (bytes > kMaxSharedBytes && shape.tile_warps > 1) bytes = set_rings(++rounds);
   int book = (shape.stages * all_rings_stage + x_bytes + kBookAlignment - 1) / kBookAlignment *
              kBookAlignment;
   for (int i = 0; i < kBooks; ++i) {
-    if ((books >> i & 1) == 0) continue;
+    if ((formats >> kFirstBook >> i & 1) == 0) continue;
     shape.books[i] = book;
     book += kBookBytes;
   }
   const bool two =
       args.norm.residual == nullptr && shape.stages >= 2 && 2 * all_rings_stage <= kTwoStagesAhead;
   shape.stages_ahead = std::clamp(kBytesAhead / all_rings_stage, two ? 2 : 1, shape.stages);
-  const int shared_bytes =
-      std::max(shape.stages * all_rings_stage + other_bytes, kMinSharedBytesOfTwo - kStaticBytes);
+  const int shared_bytes = std::max(bytes, kMinSharedBytesOfTwo - kStaticBytes);
   return LaunchInDecode(FindKernel(formats, matmul.model_formats, one_token),
                         dim3(std::max(device.sms, members * args.splits)),
                         (std::max(shape.tile_warps, kMinWarps) + 1) * 32, shared_bytes, stream,
